@@ -1,0 +1,109 @@
+# Every command of the project. Needs python3 (3.11 or newer) and make, nothing else.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/bash
+
+PYTHON ?= python3
+PY := .venv/bin/python
+SAM := .venv-sam/bin/sam
+SUITES = $(wildcard tests/unit tests/property tests/simulation tests/integration tests/e2e)
+
+# pip only brings uv, which fills an environment in seconds. uv does not know pip's own settings (a mirror, say), so
+# pip does the same work from the same lock where uv cannot. pip comes from the interpreter that makes the
+# environment: installing another one would be half of the set-up's time.
+has_pip = $(PYTHON) -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("pip") is None)'
+pip = if $(has_pip); then run="$(PYTHON) -m pip --python $(1)/bin/python"; else run="$(1)/bin/python -m pip"; fi; \
+	$$run install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r $(2)
+venv = if $(has_pip); then $(PYTHON) -m venv --clear --without-pip $(1); else $(PYTHON) -m venv --clear $(1); fi
+install = .venv/bin/uv pip install --quiet --python $(1)/bin/python --no-deps --require-hashes -r $(2) \
+	|| { $(call pip,$(1),$(2)); }
+compile = .venv/bin/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 \
+	--no-emit-index-url --no-header --no-annotate --upgrade
+
+.PHONY: help
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
+		printf '  make %-14s %s\n' "$$name" "$$text"; done
+
+.PHONY: up
+up: .venv/.local ## Start the whole service on this machine; sets up first, Ctrl-C stops it
+	@exec $(PY) -m infra.local up
+
+.PHONY: test
+test: .venv/.dev ## Run every test; starts what it needs by itself (ARGS="-k name" passes options on)
+	@$(PY) -m pytest $(SUITES) $(ARGS)
+
+.PHONY: check
+check: .venv/.dev .venv-sam/.done ## Lint, types, import rules and templates
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	.venv/bin/cfn-lint template.yaml infra/*.yaml
+	$(SAM) validate --lint --region us-east-1
+
+.PHONY: format
+format: .venv/.dev ## Put the code into its form
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+.PHONY: setup
+setup: .venv/.dev .venv-sam/.done ## Make both environments, for work without a network afterwards
+
+.PHONY: build
+build: .venv/.local .venv-sam/.done ## Build functions and layer with SAM
+	$(SAM) build
+
+.PHONY: deploy-local
+deploy-local: build ## Deploy with SAM to the emulator that `make up` started
+	AWS_ENDPOINT_URL=$${AWS_ENDPOINT_URL:-http://127.0.0.1:4566} AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test \
+		$(SAM) deploy --config-env local
+
+.PHONY: deploy
+deploy: build ## Deploy to AWS with the credentials of the shell (ARGS="--parameter-overrides ...")
+	$(SAM) deploy $(ARGS)
+
+.PHONY: bench
+bench: .venv/.dev ## Measure the pipeline under load; fails when a count is wrong
+	@$(PY) -m tests.bench $(ARGS)
+
+.PHONY: lock
+lock: .venv/.dev ## Lock the newest allowed versions again, with their hashes
+	$(compile) pyproject.toml --extra cli --extra local --extra build --extra dev \
+		--no-emit-package pip --no-emit-package setuptools --no-emit-package wheel -o requirements/dev.txt
+	$(compile) pyproject.toml --extra cli --extra local --extra build -c requirements/dev.txt \
+		--no-emit-package pip --no-emit-package setuptools --no-emit-package wheel -o requirements/local.txt
+	$(compile) pyproject.toml --no-deps --no-emit-package boto3 -c requirements/dev.txt -o requirements/layer.txt
+	$(compile) --group uv -c requirements/dev.txt -o requirements/uv.txt
+	$(compile) --group sam --no-emit-package pip -o requirements/sam.txt
+
+.PHONY: clean
+clean: ## Remove everything that these commands made
+	rm -rf .venv .venv-sam .aws-sam .tallymark .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+.venv/.made: requirements/uv.txt
+	@echo "Making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed (make PYTHON=/path/to/python3)" >&2; exit 1; }
+	@$(call venv,.venv)
+	@$(call pip,.venv,requirements/uv.txt)
+	@touch $@
+
+.venv/.local: .venv/.made requirements/local.txt pyproject.toml
+	@echo "Installing what the service needs"
+	@$(call install,.venv,requirements/local.txt)
+	@.venv/bin/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --offline -e .
+	@touch $@
+
+.venv/.dev: .venv/.local requirements/dev.txt
+	@echo "Installing what the tests and checks need"
+	@$(call install,.venv,requirements/dev.txt)
+	@touch $@
+
+.venv-sam/.done: .venv/.made requirements/sam.txt
+	@echo "Installing the SAM command line into .venv-sam"
+	@$(call venv,.venv-sam)
+	@$(call install,.venv-sam,requirements/sam.txt)
+	@touch $@
