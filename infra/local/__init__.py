@@ -1,0 +1,1 @@
+"""The whole stack on one machine, made from template.yaml: `python -m infra.local up`."""
