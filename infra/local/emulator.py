@@ -1,0 +1,116 @@
+"""MiniStack: AWS on one port of this machine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+from urllib.parse import urlsplit
+
+from infra.local.processes import HOST, Process, free_port, require_free
+
+if TYPE_CHECKING:
+    import boto3
+
+REGION = "us-east-1"
+ACCESS_KEY = "test"
+SECRET_KEY = "test"  # noqa: S105 (what emulators take)
+
+
+class Emulator:
+    """A MiniStack of its own; `port` 0 takes a free one. `auth` makes it enforce IAM."""
+
+    def __init__(self, port: int = 0, *, home: Path, log: Path, auth: bool = False) -> None:
+        self.port = port or free_port()
+        self._fixed = bool(port)
+        self._home = home
+        self._auth = auth
+        self._process = Process("MiniStack", [sys.executable, "-m", "ministack"], log, self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        keep = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MINISTACK_"))}
+        return {
+            **keep,
+            "GATEWAY_PORT": str(self.port),
+            # Without these three it listens on all addresses, and on more ports than one.
+            "BIND_HOST": HOST,
+            "IOT_MTLS_ENABLED": "0",
+            "SFTP_ENABLED": "0",
+            "AUTH": "true" if self._auth else "false",
+            "MINISTACK_REGION": REGION,
+            "LOG_LEVEL": "WARNING",
+            # Where it puts its pid file, and the code of the functions that it runs.
+            "TMPDIR": str(self._home),
+            "S3_DATA_DIR": str(self._home / "s3"),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    @property
+    def endpoint_url(self) -> str:
+        """Where it answers."""
+        return f"http://{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Starts it and waits until it answers. Raises StartError."""
+        if self._fixed:
+            require_free(self.port, "the emulator", "--emulator-port")
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._process.start(self._healthy)
+
+    def stop(self) -> None:
+        """Stops it; what it held is gone."""
+        self._process.stop()
+
+    def _healthy(self) -> bool:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=1)
+        try:
+            connection.request("GET", "/_ministack/health")
+            response = connection.getresponse()
+            return response.status == 200 and isinstance(json.loads(response.read()), dict)
+        except (OSError, http.client.HTTPException, ValueError):
+            return False
+        finally:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def aws_environment(endpoint_url: str) -> dict[str, str]:
+    """The environment variables with which any AWS SDK, unchanged, talks to the emulator."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint_url,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_REGION": REGION,
+        # Looked for on every start otherwise, with time-outs where there is none.
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def session(endpoint_url: str) -> boto3.Session:
+    """A session whose clients talk to the emulator.
+
+    Where AWS_ENDPOINT_URL is set, localstack_client takes that instead.
+    """
+    from localstack_client.session import Session
+
+    made = Session(
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        region_name=REGION,
+        localstack_host=urlsplit(endpoint_url).netloc,
+    )
+    # It is used like boto3's own, of which it is no subclass.
+    return cast("boto3.Session", made)
