@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PY := .venv/bin/python
-SAM := .venv-sam/bin/sam
+SAM := SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam
 SUITES = $(wildcard tests/unit tests/property tests/simulation tests/integration tests/e2e)
 
 # pip only brings uv, which fills an environment in seconds. uv does not know pip's own settings (a mirror, say), so
@@ -54,7 +54,8 @@ setup: .venv/.dev .venv-sam/.done ## Make both environments, for work without a 
 
 .PHONY: build
 build: .venv/.local .venv-sam/.done ## Build functions and layer with SAM
-	$(SAM) build
+	@find functions layers -name __pycache__ -prune -exec rm -rf {} +
+	PIP="$(CURDIR)/.venv/bin/uv pip" UV_PYTHON="$(CURDIR)/$(PY)" $(SAM) build
 
 .PHONY: deploy-local
 deploy-local: build ## Deploy with SAM to the emulator that `make up` started
