@@ -12,7 +12,7 @@ from typing import Any
 from tallymark.cli.values import number_of, text_of
 
 _CONDITION = re.compile(
-    r"\s*(?P<column>.+?)\s*(?P<operator>>=|<=|!=|==|=|>|<)\s*(?P<value>.*?)\s*", re.DOTALL
+    r"\s*(?P<column>[^\s<>=!].*?)\s*(?P<operator>>=|<=|!=|==|=|>|<)\s*(?P<value>.*?)\s*", re.DOTALL
 )
 _QUOTES = "\"'"
 

@@ -233,12 +233,12 @@ def _import(source: _Input, selection: Selection, settings: Settings, work: Impo
     tally = work.resume()
     resumed, before = tally.read, tally.liked + tally.already
     if resumed:
-        click.echo(f"going on behind row {resumed:,}, where the import before was interrupted", err=True)
+        click.echo(f"going on after row {resumed:,}, where the import before was interrupted", err=True)
     started = time.monotonic()
     try:
         work.run(source.rows, selection, source.position, tally)
     except (ApiError, KeyboardInterrupt):
-        click.echo(f"\nstopped behind row {tally.read:,}; {_go_on(work)}", err=True)
+        click.echo(f"\nstopped after row {tally.read:,}; {_go_on(work)}", err=True)
         raise
     seconds = time.monotonic() - started
     per_second = (tally.liked + tally.already - before) / max(seconds, 1e-3)
