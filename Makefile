@@ -61,6 +61,7 @@ build: .venv/.local .venv-sam/.done ## Build functions and layer with SAM
 deploy-local: build ## Deploy with SAM to the emulator that `make up` started
 	AWS_ENDPOINT_URL=$${AWS_ENDPOINT_URL:-http://127.0.0.1:4566} AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test \
 		$(SAM) deploy --config-env local
+	@$(PY) -m infra.local.deploy $${AWS_ENDPOINT_URL:-http://127.0.0.1:4566} tallymark
 
 .PHONY: deploy
 deploy: build ## Deploy to AWS with the credentials of the shell (ARGS="--parameter-overrides ...")

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any
 import boto3
 from botocore.exceptions import ClientError
 
-from infra.local.template import deployed, load
+from infra.local.emulator import ACCESS_KEY, REGION, SECRET_KEY
+from infra.local.template import Template, deployed, load
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient
+    from mypy_boto3_dynamodb import DynamoDBClient
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".tallymark"
 BUCKET = "tallymark-artifacts"
-REGION = "us-east-1"
-CAPABILITIES = ("CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND")
 TIMEOUT_S = 120
 ZIP_TIME = (2020, 1, 1, 0, 0, 0)  # one time for every file, so that the same content is the same archive
 UPLOADED = {
@@ -47,7 +47,7 @@ class DeployError(Exception):
 
 def session() -> boto3.Session:
     """A session with the made-up credentials that emulators take."""
-    return boto3.Session("test", "test", region_name=REGION)
+    return boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
 
 
 def deploy(
@@ -62,7 +62,7 @@ def deploy(
     _upload_artifacts(aws, endpoint_url, template, root)
     cloudformation = aws.client("cloudformation", endpoint_url=endpoint_url)
     _apply(cloudformation, stack_name, json.dumps(template), parameters)
-    _apply_what_is_dropped(aws, endpoint_url, stack_name, root)
+    apply_what_is_dropped(endpoint_url, stack_name, root)
     stack = cloudformation.describe_stacks(StackName=stack_name)["Stacks"][0]
     return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
 
@@ -165,7 +165,7 @@ def _apply(
         ChangeSetName=name,
         ChangeSetType="UPDATE" if _exists(cloudformation, stack_name) else "CREATE",
         TemplateBody=template,
-        Capabilities=CAPABILITIES,
+        Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
         Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
     )
     change_set = _wait(
@@ -218,20 +218,38 @@ def _failure(cloudformation: CloudFormationClient, stack_name: str, stack: Mappi
     return "\n".join([status, *reasons])
 
 
-def _apply_what_is_dropped(aws: boto3.Session, endpoint_url: str, stack_name: str, root: Path) -> None:
-    """Applies the table properties that MiniStack's CloudFormation leaves out, as the template has them."""
+# --- what MiniStack's CloudFormation leaves out -------------------------------------------------------------
+
+
+def apply_what_is_dropped(endpoint_url: str, stack_name: str, root: Path = ROOT) -> None:
+    """Sets the expiry and recovery of tables and the API's CORS as the template has them. Safe to repeat."""
+    aws = session()
     template = deployed(root / "template.yaml", aws, stack_name, endpoint_url)
     dynamodb = aws.client("dynamodb", endpoint_url=endpoint_url)
     for logical_id in template.of_type("AWS::DynamoDB::Table"):
-        table = template.scope.physical_ids[logical_id]
-        properties = template.resolve(template.properties(logical_id))
-        if recovery := properties.get("PointInTimeRecoverySpecification"):
-            dynamodb.update_continuous_backups(TableName=table, PointInTimeRecoverySpecification=recovery)
-        expiry = properties.get("TimeToLiveSpecification")
-        if expiry and not _expires(dynamodb, table):
-            dynamodb.update_time_to_live(TableName=table, TimeToLiveSpecification=expiry)
+        _set_table(dynamodb, template, logical_id)
+    gateway = aws.client("apigatewayv2", endpoint_url=endpoint_url)
+    for logical_id in template.of_type("AWS::ApiGatewayV2::Api"):
+        cors: Any = template.cors
+        if cors:
+            gateway.update_api(ApiId=template.scope.physical_ids[logical_id], CorsConfiguration=cors)
 
 
-def _expires(dynamodb: Any, table: str) -> bool:
+def _set_table(dynamodb: DynamoDBClient, template: Template, logical_id: str) -> None:
+    table = template.scope.physical_ids[logical_id]
+    properties = template.resolve(template.properties(logical_id))
+    if recovery := properties.get("PointInTimeRecoverySpecification"):
+        dynamodb.update_continuous_backups(TableName=table, PointInTimeRecoverySpecification=recovery)
+    expiry = properties.get("TimeToLiveSpecification")
+    if expiry and not _expires(dynamodb, table):
+        dynamodb.update_time_to_live(TableName=table, TimeToLiveSpecification=expiry)
+
+
+def _expires(dynamodb: DynamoDBClient, table: str) -> bool:
     description = dynamodb.describe_time_to_live(TableName=table)["TimeToLiveDescription"]
-    return bool(description["TimeToLiveStatus"] in ("ENABLED", "ENABLING"))
+    return description["TimeToLiveStatus"] in ("ENABLED", "ENABLING")
+
+
+if __name__ == "__main__":
+    # After `sam deploy`: python -m infra.local.deploy http://127.0.0.1:4566 tallymark
+    apply_what_is_dropped(sys.argv[1], sys.argv[2])
