@@ -1,10 +1,12 @@
 """Runs a command and ends it, and whatever it started, when the one who asked is gone.
 
 Called as `python guard.py COMMAND ...` with a pipe as standard input: its end, by whatever death of the other
-side, is the sign. That works where a signal on the parent's death does not: SIGKILL, macOS, and a parent thread
-that ends before its process does. Standard library only and started with -I -S, so that it costs 15 ms.
+side, is the sign. That works where a signal on the parent's death does not: SIGKILL, macOS, and a parent
+thread that ends before its process does. Standard library only and started with -I -S, so that it costs 15
+ms.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -30,20 +32,16 @@ def main(command: list[str]) -> int:
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
     _signal(child, signal.SIGTERM)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        pass
     _signal(child, signal.SIGKILL)
     child.wait()
 
 
 def _signal(child: "subprocess.Popen[bytes]", number: int) -> None:
     """To the whole group: the emulator's functions are processes of their own."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 if __name__ == "__main__":

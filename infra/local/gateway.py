@@ -1,0 +1,434 @@
+"""An HTTP API of API Gateway, in this process: requests in, payload 2.0 events to the handlers, answers out.
+
+Amazon API Gateway Developer Guide: "Create AWS Lambda proxy integrations for HTTP APIs" (payload format 2.0),
+"Create routes for HTTP APIs", "Configure CORS for HTTP APIs". Which content types arrive as text is in no
+guide; it was measured on AWS (ministack pull request 766).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import threading
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from itertools import count
+from typing import Any
+from urllib.parse import unquote_plus, unquote_to_bytes
+
+from infra.local.template import Route
+
+logger = logging.getLogger(__name__)
+
+BODY_MAX_BYTES = 10 * 1024 * 1024  # API Gateway quotas for HTTP APIs, "Payload size"
+TEXT_TYPES = frozenset({"application/json", "application/xml", "application/javascript"})
+BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+ALL_METHODS = "DELETE,GET,HEAD,OPTIONS,PATCH,POST,PUT"
+REASONS = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
+
+Environ = dict[str, Any]
+StartResponse = Callable[[str, list[tuple[str, str]]], Any]
+Headers = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A function as the gateway calls it: its handler, and what makes a context for one call."""
+
+    handler: Callable[[Any, Any], Any]
+    context: Callable[[], Any]
+
+
+class BadPath(ValueError):
+    """The path is not percent-encoded UTF-8."""
+
+
+# --- routes -------------------------------------------------------------------------------------------------
+
+
+class Router:
+    """Finds the route of a request. Segments are compared as they were sent, so an id may hold an encoded
+    slash.
+
+    Without variables first, then the first in the template that fits; `$default` for the rest.
+    """
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._exact = {route.key: route for route in routes if "{" not in route.path}
+        self._default = self._exact.get("$default")
+        self._variable = [(route, _matcher(route.path)) for route in routes if "{" in route.path]
+
+    def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]] | None:
+        """The route and its path parameters, decoded; None where nothing fits and there is no `$default`.
+
+        Raises BadPath.
+        """
+        _check(raw_path)
+        route = self._exact.get(f"{method} {raw_path}") or self._exact.get(f"ANY {raw_path}")
+        if route is not None:
+            return route, {}
+        for candidate, matcher in self._variable:
+            if candidate.method not in (method, "ANY"):
+                continue
+            match = matcher.fullmatch(raw_path)
+            if match is not None:
+                return candidate, {name: decode(value) for name, value in match.groupdict().items()}
+        return (self._default, {}) if self._default else None
+
+
+def _matcher(path: str) -> re.Pattern[str]:
+    parts = re.split(r"\{([^}]+)\}", path)
+    pattern = "".join(
+        re.escape(part)
+        if index % 2 == 0
+        else f"(?P<{part.rstrip('+')}>{'.+' if part.endswith('+') else '[^/]+'})"
+        for index, part in enumerate(parts)
+    )
+    return re.compile(pattern)
+
+
+def decode(text: str) -> str:
+    """Percent-decoded. Raises BadPath where that is not UTF-8."""
+    if "%" not in text:
+        return text
+    try:
+        return unquote_to_bytes(text).decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadPath("the path is not UTF-8") from None
+
+
+def _check(raw_path: str) -> None:
+    if BAD_ESCAPE.search(raw_path):
+        raise BadPath("% in a path is followed by two hexadecimal digits")
+    if not raw_path.isascii():
+        raise BadPath("characters outside ASCII are percent-encoded in a path")
+    decode(raw_path)
+
+
+# --- CORS ---------------------------------------------------------------------------------------------------
+
+
+class Cors:
+    """The CORS answers that the gateway gives by itself, from the API's CorsConfiguration."""
+
+    def __init__(self, configuration: Mapping[str, Any] | None) -> None:
+        configuration = configuration or {}
+        self._origins: list[str] = [str(origin) for origin in configuration.get("AllowOrigins") or ()]
+        self._credentials = str(configuration.get("AllowCredentials", False)).lower() == "true"
+        self._exposed = _listed(configuration, "ExposeHeaders")
+        self._preflight: Headers = []
+        methods = _listed(configuration, "AllowMethods")
+        if methods:
+            self._preflight.append(
+                ("access-control-allow-methods", ALL_METHODS if methods == "*" else methods)
+            )
+        if allowed := _listed(configuration, "AllowHeaders"):
+            self._preflight.append(("access-control-allow-headers", allowed))
+        if "MaxAge" in configuration:
+            self._preflight.append(("access-control-max-age", str(configuration["MaxAge"])))
+
+    @property
+    def active(self) -> bool:
+        """Whether the API has a CORS configuration."""
+        return bool(self._origins)
+
+    def _allowed_origin(self, origin: str) -> str | None:
+        if "*" in self._origins:
+            return "*"
+        wild = (allowed[:-1] for allowed in self._origins if allowed.endswith("//*"))
+        fits = origin in self._origins or any(origin.startswith(start) for start in wild)
+        return origin if fits else None
+
+    def headers(self, origin: str | None) -> Headers:
+        """What is added to an answer for a page of `origin`; nothing where that is not allowed."""
+        allowed = self._allowed_origin(origin) if origin else None
+        if allowed is None:
+            return []
+        added = [("access-control-allow-origin", allowed)]
+        if allowed != "*":
+            added.append(("vary", "origin"))
+        if self._credentials:
+            added.append(("access-control-allow-credentials", "true"))
+        if self._exposed:
+            added.append(("access-control-expose-headers", self._exposed))
+        return added
+
+    def preflight(self, origin: str) -> Headers:
+        """The headers of the answer to a preflight request."""
+        added = self.headers(origin)
+        return [*added, *self._preflight] if added else []
+
+
+def _listed(configuration: Mapping[str, Any], name: str) -> str:
+    return ",".join(str(item) for item in configuration.get(name) or ())
+
+
+# --- events -------------------------------------------------------------------------------------------------
+
+
+class Events:
+    """Makes payload 2.0 events of WSGI requests."""
+
+    def __init__(self, domain: str, account_id: str = "000000000000", api_id: str = "local") -> None:
+        self._domain = domain
+        self._fixed = {"accountId": account_id, "apiId": api_id, "domainName": domain, "domainPrefix": api_id}
+        self._numbers = count(1)
+
+    def event(
+        self, environ: Environ, route: Route, raw_path: str, parameters: dict[str, str], body: bytes
+    ) -> dict[str, Any]:
+        """The event for one request; what has no value (body, query, cookies) is left out, as on AWS."""
+        headers, cookies = _headers(environ)
+        path = decode(raw_path)
+        now = time.time()
+        key = route.key
+        query = environ.get("QUERY_STRING", "")
+        event: dict[str, Any] = {
+            "version": "2.0",
+            "routeKey": key,
+            "rawPath": path,
+            "rawQueryString": query,
+            "headers": headers,
+            "requestContext": {
+                **self._fixed,
+                "http": {
+                    "method": environ["REQUEST_METHOD"],
+                    "path": path,
+                    "protocol": environ.get("SERVER_PROTOCOL", "HTTP/1.1"),
+                    "sourceIp": environ.get("REMOTE_ADDR", ""),
+                    "userAgent": headers.get("user-agent", ""),
+                },
+                "requestId": f"local-{int(now * 1000):x}-{next(self._numbers)}",
+                "routeKey": key,
+                "stage": "$default",
+                "time": _common_log_time(now),
+                "timeEpoch": int(now * 1000),
+            },
+            "isBase64Encoded": False,
+        }
+        if cookies:
+            event["cookies"] = cookies
+        if query:
+            event["queryStringParameters"] = _query(query)
+        if parameters:
+            event["pathParameters"] = parameters
+        if body:
+            _put_body(event, body, headers.get("content-type", ""))
+        return event
+
+
+def _headers(environ: Environ) -> tuple[dict[str, str], list[str]]:
+    headers = {
+        name[5:].replace("_", "-").lower(): value
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    }
+    if content_type := environ.get("CONTENT_TYPE"):
+        headers["content-type"] = content_type
+    if length := environ.get("CONTENT_LENGTH"):
+        headers["content-length"] = length
+    cookie = headers.pop("cookie", "")
+    return headers, [part.strip() for part in cookie.split(";")] if cookie else []
+
+
+def _query(raw: str) -> dict[str, str]:
+    """Decoded, with the values of a repeated name joined by commas; rawQueryString still tells them apart."""
+    values: dict[str, str] = {}
+    for part in raw.split("&"):
+        name, _, value = part.partition("=")
+        if not part:
+            continue
+        name, value = unquote_plus(name), unquote_plus(value)
+        values[name] = f"{values[name]},{value}" if name in values else value
+    return values
+
+
+def _put_body(event: dict[str, Any], body: bytes, content_type: str) -> None:
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind in TEXT_TYPES or kind.startswith("text/"):
+        # API Gateway puts replacement characters in; base64 lets the function see what was sent.
+        with contextlib.suppress(UnicodeDecodeError):
+            event["body"] = body.decode("utf-8")
+            return
+    event["body"], event["isBase64Encoded"] = b64encode(body).decode("ascii"), True
+
+
+def _common_log_time(now: float) -> str:
+    # strftime would follow the locale, and costs twice as much.
+    t = time.gmtime(now)
+    date = f"{t.tm_mday:02d}/{MONTHS[t.tm_mon - 1]}/{t.tm_year}"
+    return f"{date}:{t.tm_hour:02d}:{t.tm_min:02d}:{t.tm_sec:02d} +0000"
+
+
+# --- answers ------------------------------------------------------------------------------------------------
+
+
+def _error(status: int, code: str, message: str) -> tuple[int, Headers, bytes]:
+    body = json.dumps({"error": {"code": code, "message": message}}, separators=(",", ":")).encode()
+    return status, [("content-type", "application/json")], body
+
+
+def _answer(result: Any) -> tuple[int, Headers, bytes]:
+    """Status, headers and body of what a function returned ("Lambda function response for format 2.0").
+
+    Without a statusCode the whole value is the body, as JSON, with status 200.
+    """
+    if not isinstance(result, Mapping) or "statusCode" not in result:
+        text = result if isinstance(result, str) else json.dumps(result)
+        return 200, [("content-type", "application/json")], text.encode()
+    headers = [(name.lower(), _header_text(value)) for name, value in (result.get("headers") or {}).items()]
+    # Chalice answers in the older form as well; a handler behind it may leave lists there.
+    for name, values in (result.get("multiValueHeaders") or {}).items():
+        headers += [(name.lower(), _header_text(value)) for value in values]
+    headers += [("set-cookie", cookie) for cookie in result.get("cookies") or ()]
+    if not any(name == "content-type" for name, _ in headers):
+        headers.append(("content-type", "application/json"))
+    body = result.get("body") or ""
+    if not isinstance(body, str):
+        body = json.dumps(body)
+    data = b64decode(body) if result.get("isBase64Encoded") else body.encode()
+    return int(result["statusCode"]), headers, data
+
+
+def _header_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+# --- the application ----------------------------------------------------------------------------------------
+
+
+class Gateway:
+    """A WSGI application that serves the template's routes with handlers of this process."""
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        endpoints: Mapping[str, Endpoint],
+        cors: Mapping[str, Any] | None = None,
+        *,
+        domain: str = "127.0.0.1",
+        account_id: str = "000000000000",
+    ) -> None:
+        self._router = Router(routes)
+        self._endpoints = endpoints
+        self._cors = Cors(cors)
+        self._events = Events(domain, account_id)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answers one request."""
+        origin = environ.get("HTTP_ORIGIN")
+        if self._is_preflight(environ):
+            status, headers, body = 204, self._cors.preflight(origin or ""), b""
+        else:
+            status, headers, body = self._serve(environ)
+            if self._cors.active:
+                # What a function says about CORS is ignored where the API has a configuration.
+                headers = [header for header in headers if not header[0].startswith("access-control-")]
+                headers += self._cors.headers(origin)
+        if status != 204:
+            headers = [header for header in headers if header[0] != "content-length"]
+            headers.append(("content-length", str(len(body))))
+        start_response(REASONS.get(status, f"{status} Unknown"), headers)
+        return [body] if environ["REQUEST_METHOD"] != "HEAD" else []
+
+    def _is_preflight(self, environ: Environ) -> bool:
+        return (
+            environ["REQUEST_METHOD"] == "OPTIONS"
+            and self._cors.active
+            and "HTTP_ORIGIN" in environ
+            and "HTTP_ACCESS_CONTROL_REQUEST_METHOD" in environ
+        )
+
+    def _serve(self, environ: Environ) -> tuple[int, Headers, bytes]:
+        raw_path = _raw_path(environ)
+        try:
+            found = self._router.find(environ["REQUEST_METHOD"], raw_path)
+            body = _body(environ)
+            if found is None:
+                return _error(404, "not_found", "There is nothing at this path.")
+            if body is None:
+                return _error(413, "payload_too_large", "A request holds 10 MB at most.")
+            route, parameters = found
+            event = self._events.event(environ, route, raw_path, parameters, body)
+        except BadPath as error:
+            return _error(400, "invalid_request", f"Invalid path: {error}.")
+        return self._call(route, event)
+
+    def _call(self, route: Route, event: dict[str, Any]) -> tuple[int, Headers, bytes]:
+        endpoint = self._endpoints[route.function]
+        try:
+            return _answer(endpoint.handler(event, endpoint.context()))
+        except Exception:
+            # A function that fails is a 500 for the caller, whatever it was, and the log says why.
+            logger.exception("%s failed on %s", route.function, route.key)
+            return _error(500, "internal", "The request failed.")
+
+
+def _raw_path(environ: Environ) -> str:
+    """The path as the client sent it, before any decoding."""
+    uri: str = environ["REQUEST_URI"]
+    if not uri.startswith("/"):
+        # The absolute form, as a proxy's client sends it.
+        _, _, uri = uri.partition("://")
+        uri = "/" + uri.partition("/")[2]
+    return uri.partition("?")[0]
+
+
+def _body(environ: Environ) -> bytes | None:
+    """The body; None where it is larger than API Gateway takes."""
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    if length > BODY_MAX_BYTES:
+        return None
+    data: bytes = environ["wsgi.input"].read(length) if length else b""
+    return data
+
+
+# --- the server ---------------------------------------------------------------------------------------------
+
+
+class Server:
+    """Serves a WSGI application with waitress on a thread of its own."""
+
+    def __init__(
+        self, application: Callable[..., Iterable[bytes]], host: str, port: int, threads: int = 16
+    ) -> None:
+        from waitress.server import create_server
+
+        self._sockets: dict[int, Any] = {}
+        self._server = create_server(
+            application,
+            map=self._sockets,
+            host=host,
+            port=port,
+            threads=threads,
+            ident=None,
+            # Above what the gateway takes, so that its own answer in our form is the one that is sent.
+            max_request_body_size=4 * BODY_MAX_BYTES,
+            inbuf_overflow=BODY_MAX_BYTES,
+            channel_timeout=60,
+            backlog=512,
+            connection_limit=1000,
+        )
+        self.port: int = self._server.effective_port
+        self._thread = threading.Thread(target=self._server.run, name="gateway", daemon=True)
+
+    def start(self) -> None:
+        """Begins to serve."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answers the requests under way, takes no more, and gives the port back."""
+        from waitress import wasyncore
+
+        self._server.task_dispatcher.shutdown(timeout=5)
+        # waitress's loop ends when it has no sockets left; they must be closed by the loop's own thread.
+        self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._sockets))
+        self._thread.join(5)
