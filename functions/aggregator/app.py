@@ -1,0 +1,55 @@
+"""The likes stream folded into counter rows: each record counts once, however often it is delivered."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from aws_lambda_powertools.utilities.data_classes import DynamoDBStreamEvent
+
+from tallymark import fold
+from tallymark.aggregation import Aggregated, aggregate
+from tallymark.runtime import streams, telemetry, wiring
+from tallymark.storage.like_stream import read_change
+
+SERVICE = "aggregator"
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """One batch of one lane. Fails whole if the lane is unknown; else names the first record not yet counted."""
+    records = [record.raw_event for record in DynamoDBStreamEvent(event).records] if event.get("Records") else []
+    if not records:
+        return streams.window_response(event.get("state"), None)
+    settings = wiring.settings()
+    lane = fold.lane(streams.lane_id_of(event, settings.single_lane), settings.counter_rows)
+    now_ms = wiring.now_ms()
+    done = aggregate(
+        records,
+        lane,
+        read=read_change,
+        rows=wiring.counter_table(),
+        parking=wiring.parked_queue(),
+        now_s=now_ms // 1000,
+        pauses=streams.pauses(context.get_remaining_time_in_millis),
+        sleep=time.sleep,
+    )
+    _report(done, len(records))
+    return streams.window_response(event.get("state"), done.failed_sequence)
+
+
+def _report(done: Aggregated, records: int) -> None:
+    with telemetry.metrics(SERVICE) as metrics:
+        metrics.count("RecordsReceived", records)
+        metrics.count("RowsWritten", done.rows)
+        if done.newest_s is not None:
+            metrics.seconds("FoldLag", max(0.0, wiring.now_ms() / 1000 - done.newest_s))
+        if done.parked:
+            metrics.count("RecordsParked", len(done.parked))
+    if done.parked:
+        telemetry.logger(SERVICE).warning(
+            "parked records",
+            reasons=sorted({parked.reason for parked in done.parked}),
+            event_ids=[parked.record.get("eventID") for parked in done.parked[:20]],
+        )
+    if done.failed_sequence is not None:
+        telemetry.logger(SERVICE).warning("batch left unfinished", failed_sequence=done.failed_sequence)

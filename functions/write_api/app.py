@@ -1,0 +1,132 @@
+"""Writes of likes: parse, one conditional write, answer. Nothing here touches a count."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from tallymark import identity, likes
+from tallymark.errors import Forbidden, InvalidRequest, RateLimited, TallymarkError
+from tallymark.identity import Actor
+from tallymark.likes import Operation
+from tallymark.model import LikeKey, format_time
+from tallymark.runtime import contract, guard, wiring
+from tallymark.runtime.http import STATUSES, Call, HttpApp, error_body, operation, without_nulls
+from tallymark.runtime.requests import (
+    parse_action,
+    parse_like_key,
+    parse_list,
+    parse_object,
+    parse_operation,
+    parse_wanted,
+)
+
+SERVICE = "write-api"
+_LIKE_FIELDS = frozenset({"user_id", "item_id", "item_type", "reaction"})
+
+app = HttpApp(SERVICE)
+
+
+@operation(app, contract.LIKE)
+def like(call: Call) -> dict[str, Any]:
+    """Idempotent: a repeat answers changed=false and the time of the first like."""
+    return _like(call, parse_operation(call.body(), call.actor, like=True))
+
+
+@operation(app, contract.UNLIKE)
+def unlike(call: Call) -> dict[str, Any]:
+    """Idempotent. Takes all its fields from the body if there is one, else from the query."""
+    query = call.query()
+    fields = call.body() if call.has_body else query
+    key = parse_like_key(fields, call.actor)
+    if call.has_body and not _LIKE_FIELDS.isdisjoint(query) and parse_like_key(query, call.actor) != key:
+        raise InvalidRequest("the body and the query name different likes; send one of them")
+    return _unlike(call, key)
+
+
+@operation(app, contract.TOGGLE)
+def toggle(call: Call) -> dict[str, Any]:
+    """Idempotent: `like` is the wanted state."""
+    fields = call.body()
+    wanted = fields.get("like") is not False
+    parsed = parse_operation(fields, call.actor, like=wanted)
+    return _like(call, parsed) if parse_wanted(fields) else _unlike(call, parsed.key)
+
+
+@operation(app, contract.BATCH)
+def batch(call: Call) -> dict[str, Any]:
+    """Idempotent as a whole; one bad operation spoils no other."""
+    entries = parse_list(call.body(), "operations", lambda raw, _: raw)
+    results: list[dict[str, Any]] = [{}] * len(entries)
+    parsed: dict[int, Operation] = {}
+    for i, entry in enumerate(entries):
+        try:
+            parsed[i] = _parse_entry(entry, call.actor)
+        except TallymarkError as error:
+            results[i] = _refused(error)
+    if not call.actor.service:
+        for i, refusal in _over_limit(parsed).items():
+            results[i] = _refused(refusal)
+            del parsed[i]
+    outcomes = likes.apply_all(wiring.like_table(), list(parsed.values()), now_ms=wiring.now_ms())
+    for (i, made), outcome in zip(parsed.items(), outcomes, strict=True):
+        if isinstance(outcome, TallymarkError):
+            results[i] = _refused(outcome)
+        else:
+            results[i] = {"status": 200, "liked": made.like, "changed": outcome}
+    return {"results": results}
+
+
+@operation(app, contract.ANONYMOUS)
+def anonymous(_call: Call) -> dict[str, Any]:
+    """A new identity each time; nothing is stored."""
+    if not wiring.settings().allow_anonymous:
+        raise Forbidden("this deployment takes no anonymous identities")
+    user_id, token = identity.new_anonymous(wiring.secret())
+    return {"user_id": user_id, "token": token}
+
+
+def _like(call: Call, wanted: Operation) -> dict[str, Any]:
+    guard.charge(SERVICE, call.actor, wanted.key.user_id)
+    at_ms = wiring.now_ms() if wanted.liked_at_ms is None else wanted.liked_at_ms
+    made = likes.like(wiring.like_table(), wanted.key, at_ms=at_ms)
+    answer = _described(wanted.key, liked=True, changed=made.changed)
+    return {**answer, "liked_at": format_time(made.liked_at_ms)}
+
+
+def _unlike(call: Call, key: LikeKey) -> dict[str, Any]:
+    guard.charge(SERVICE, call.actor, key.user_id)
+    return _described(key, liked=False, changed=likes.unlike(wiring.like_table(), key))
+
+
+def _described(key: LikeKey, *, liked: bool, changed: bool) -> dict[str, Any]:
+    return {
+        "liked": liked,
+        "changed": changed,
+        "user_id": key.user_id,
+        "item_id": key.target.item_id,
+        "item_type": key.target.item_type,
+        "reaction": key.reaction,
+    }
+
+
+def _parse_entry(entry: object, actor: Actor) -> Operation:
+    fields = without_nulls(parse_object(entry, "operation"))
+    return parse_operation(fields, actor, like=parse_action(fields))
+
+
+def _over_limit(parsed: dict[int, Operation]) -> dict[int, RateLimited]:
+    """The operations, by position, that their users may not make now: the last ones of each."""
+    by_user: defaultdict[str, list[int]] = defaultdict(list)
+    for i, made in parsed.items():
+        by_user[made.key.user_id].append(i)
+    refused: dict[int, RateLimited] = {}
+    for user_id, positions in by_user.items():
+        taken = guard.take(SERVICE, user_id, len(positions))
+        for i in positions[taken.granted :]:
+            refused[i] = guard.rate_limited(taken)
+    return refused
+
+
+def _refused(error: TallymarkError) -> dict[str, Any]:
+    return {"status": STATUSES[type(error)], "error": error_body(error)}

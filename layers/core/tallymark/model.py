@@ -1,0 +1,109 @@
+"""The nouns of the service as frozen values: targets, likes, counters, lanes' changes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Self
+
+from .errors import InvalidRequest
+
+DEFAULT_REACTION = "like"
+
+_RFC3339 = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt](\d{2}:\d{2}:\d{2})(?:\.(\d+))?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND = dt.timedelta(milliseconds=1)
+
+
+def format_time(ms: int) -> str:
+    """RFC 3339 in UTC with milliseconds, of milliseconds since the epoch."""
+    moment = _EPOCH + dt.timedelta(milliseconds=ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z".rjust(24, "0")
+
+
+def parse_time(text: str, field: str | None = None) -> int:
+    """Milliseconds since the epoch of an RFC 3339 time with any offset; finer digits are cut off."""
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        raise InvalidRequest("must be an RFC 3339 time, such as 2026-01-31T12:00:00.000Z", field)
+    day, clock, fraction, offset = match.groups()
+    try:
+        moment = dt.datetime.fromisoformat(f"{day}T{clock}{'+00:00' if offset in 'Zz' else offset}")
+        since = moment - _EPOCH
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(f"is not a moment that exists: {text}", field) from error
+    ms = since // _MILLISECOND + int(((fraction or "") + "000")[:3])
+    if not _FIRST_MS <= ms <= _LAST_MS:
+        raise InvalidRequest("must lie within the years 1 to 9999 of UTC", field)
+    return ms
+
+
+_FIRST_MS = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) - _EPOCH) // _MILLISECOND
+_LAST_MS = (dt.datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=dt.UTC) - _EPOCH) // _MILLISECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is liked or viewed."""
+
+    item_type: str
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LikeKey:
+    """One person's reaction to one target: the identity of a like."""
+
+    user_id: str
+    target: Target
+    reaction: str = DEFAULT_REACTION
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stamp:
+    """When a like was made, made unique: orders lists, and tells one write's record from another's.
+
+    `nonce` is 8 random bytes. A write that finds its own stamp in the store knows that an earlier
+    attempt of the same call landed and only the reply was lost.
+    """
+
+    ms: int
+    nonce: bytes
+
+    @classmethod
+    def at(cls, ms: int) -> Self:
+        return cls(ms, secrets.token_bytes(8))
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """A like as it is stored."""
+
+    key: LikeKey
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One number of a target: the likes of one reaction."""
+
+    target: Target
+    reaction: str
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The likes of one target by reaction, as of a moment (milliseconds since the epoch)."""
+
+    by_reaction: dict[str, int]
+    as_of_ms: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_reaction.values())
+
+    @property
+    def above_zero(self) -> dict[str, int]:
+        return {reaction: n for reaction, n in self.by_reaction.items() if n > 0}

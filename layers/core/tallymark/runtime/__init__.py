@@ -1,0 +1,1 @@
+"""Between Lambda and the subjects: events in, answers out, stores wired."""

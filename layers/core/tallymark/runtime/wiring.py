@@ -1,0 +1,134 @@
+"""Builds the stores from the settings, each once, on first use; the only reader of the environment."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache
+from typing import Any, TypeVar
+
+from tallymark.counts import ProcessCache, Sources
+from tallymark.limits import RATE_LIMIT_WINDOW_S, ProcessWindows, Taken
+from tallymark.lists import Cursors
+from tallymark.settings import Settings
+from tallymark.signing import derived_key
+from tallymark.storage import keys
+from tallymark.storage.counter_table import CounterTable
+from tallymark.storage.dynamodb import THREADS, connect
+from tallymark.storage.event_table import AdjustmentTable
+from tallymark.storage.like_table import LikeTable
+from tallymark.storage.parked_queue import ParkedQueue
+from tallymark.storage.valkey import ValkeyCounts, ValkeyDown, ValkeyServer, ValkeyWindows
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_cached: list[Any] = []
+
+
+def _once(build: F) -> F:
+    """Keeps what the builder made, until reset()."""
+    kept = cache(build)
+    _cached.append(kept)
+    return kept  # type: ignore[return-value]
+
+
+def reset() -> None:
+    """Forgets everything built, so that the next use reads the environment anew."""
+    for kept in _cached:
+        kept.cache_clear()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@_once
+def settings() -> Settings:
+    return Settings.from_environment(os.environ)
+
+
+@_once
+def executor() -> Executor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="store")
+
+
+@_once
+def dynamodb() -> Any:
+    return connect()
+
+
+@_once
+def like_table() -> LikeTable:
+    return LikeTable(dynamodb(), settings().likes_table, executor(), settings().liker_buckets)
+
+
+@_once
+def counter_table() -> CounterTable:
+    return CounterTable(dynamodb(), settings().counters_table, executor(), now_ms)
+
+
+@_once
+def adjustment_table() -> AdjustmentTable:
+    return AdjustmentTable(dynamodb(), settings().events_table, settings().counters_table)
+
+
+@_once
+def parked_queue() -> ParkedQueue:
+    import boto3
+
+    return ParkedQueue(boto3.client("sqs"), settings().parked_queue_url)
+
+
+@_once
+def valkey_server() -> ValkeyServer | None:
+    return ValkeyServer(settings().cache_url) if settings().cache_url else None
+
+
+@_once
+def count_sources() -> Sources:
+    server = valkey_server()
+    shared = ValkeyCounts(server, _cache_namespace(), settings().cache_ttl_ms) if server else None
+    process = ProcessCache(settings().process_cache_ttl_ms)
+    return Sources(process, shared, counter_table(), now_ms, time.sleep)
+
+
+@_once
+def cursors() -> Cursors:
+    return Cursors(lambda: derived_key(secret(), "cursor"), keys.pack_stamp, keys.unpack_stamp)
+
+
+@_once
+def secret() -> str:
+    """The deployment's secret, fetched once per process."""
+    import boto3
+
+    return str(boto3.client("secretsmanager").get_secret_value(SecretId=settings().secret_arn)["SecretString"])
+
+
+@_once
+def _user_windows() -> ValkeyWindows | None:
+    server = valkey_server()
+    return ValkeyWindows(server, _cache_namespace(), "user") if server else None
+
+
+@_once
+def _process_windows() -> ProcessWindows:
+    return ProcessWindows(time.monotonic)
+
+
+def take_for_user(user_id: str, wanted: int) -> tuple[Taken, bool]:
+    """How many of a user's calls are allowed now, and whether only this process was asked (no Valkey)."""
+    limit = settings().rate_limit_per_minute
+    if (windows := _user_windows()) is not None:
+        try:
+            return windows.take(user_id, wanted, limit, RATE_LIMIT_WINDOW_S), False
+        except ValkeyDown:
+            pass
+    return _process_windows().take(user_id, wanted, limit, RATE_LIMIT_WINDOW_S), True
+
+
+def _cache_namespace() -> str:
+    """Two stacks may share one cache: the generated table name tells them apart."""
+    return settings().counters_table

@@ -1,0 +1,95 @@
+"""The deployment's settings, read once from the environment that template.yaml sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal, Self, cast, get_args
+
+AuthMode = Literal["open", "jwt", "iam"]
+
+MAX_ROWS = 1000  # row numbers have three digits in their keys
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Each field is one environment variable of the same name in capitals; docs/settings.md explains them."""
+
+    likes_table: str
+    events_table: str
+    counters_table: str
+    parked_queue_url: str
+    cache_url: str
+    cache_ttl_ms: int
+    process_cache_ttl_ms: int
+    counter_rows: tuple[tuple[int, int], ...]
+    liker_buckets: int
+    single_lane: str
+    rate_limit_per_minute: int
+    auth_mode: AuthMode
+    allow_anonymous: bool
+    secret_arn: str
+    service_key_generation: int
+    log_level: str
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """The settings; ValueError names the variable that is missing or malformed."""
+        values: dict[str, object] = {}
+        for field in fields(cls):
+            name = field.name.upper()
+            if name not in environment:
+                raise ValueError(f"the environment variable {name} is not set; template.yaml sets it")
+            try:
+                values[field.name] = _PARSERS.get(field.name, str)(environment[name])
+            except ValueError as error:
+                raise ValueError(f"the environment variable {name}: {error}") from error
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(f"must be at least 1, not {number}")
+    return number
+
+
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(f"must be at least 0, not {number}")
+    return number
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"must be true or false, not {text!r}")
+    return text == "true"
+
+
+def _auth_mode(text: str) -> AuthMode:
+    if text not in get_args(AuthMode):
+        raise ValueError(f"must be one of {', '.join(get_args(AuthMode))}, not {text!r}")
+    return cast(AuthMode, text)
+
+
+def _counter_rows(text: str) -> tuple[tuple[int, int], ...]:
+    """`since_ms:K` pairs, ascending from 0: a lane keeps the K that was in force when it was created."""
+    pairs = tuple((int(since), int(rows)) for since, _, rows in (part.partition(":") for part in text.split(",")))
+    if pairs[0][0] != 0 or list(pairs) != sorted(set(pairs)):
+        raise ValueError("must list since:rows in ascending order, the first since 0")
+    if not all(1 <= rows <= MAX_ROWS for _, rows in pairs):
+        raise ValueError(f"each number of rows must be from 1 to {MAX_ROWS}")
+    return pairs
+
+
+_PARSERS = {
+    "cache_ttl_ms": _positive,
+    "process_cache_ttl_ms": _natural,
+    "counter_rows": _counter_rows,
+    "liker_buckets": _positive,
+    "rate_limit_per_minute": _positive,
+    "auth_mode": _auth_mode,
+    "allow_anonymous": _boolean,
+    "service_key_generation": _positive,
+}

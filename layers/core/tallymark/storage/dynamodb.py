@@ -1,0 +1,75 @@
+"""What all tables share: the client, the attribute forms, and one table of the service's errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tallymark.errors import Unavailable
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+BATCH_STATEMENTS = 25  # DynamoDB API Reference, BatchExecuteStatement
+BATCH_GET_KEYS = 100  # DynamoDB API Reference, BatchGetItem
+THREADS = 16
+
+Item = dict[str, Any]  # attribute name -> {"S": ...}, as the low-level client has it
+
+# Error codes that pass by themselves, as single calls and as statements of a batch spell them.
+TRANSIENT_CODES = frozenset(
+    {
+        "InternalServerError",
+        "ItemCollectionSizeLimitExceededException",
+        "LimitExceededException",
+        "ProvisionedThroughputExceeded",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+        "ThrottlingError",
+        "ThrottlingException",
+        "Throttling",
+        "TransactionConflict",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+    }
+)
+
+
+def connect() -> DynamoDBClient:
+    """A client that gives up on a silent connection early enough for a second try within a request."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=1,
+        read_timeout=3,
+        retries={"mode": "standard", "total_max_attempts": 4},
+        max_pool_connections=2 * THREADS,
+        tcp_keepalive=True,
+    )
+    return boto3.client("dynamodb", config=config)
+
+
+def error_code(error: Exception) -> str:
+    """The service's error code; empty if the error is not the service's."""
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+@contextmanager
+def transient_as_unavailable() -> Iterator[None]:
+    """Turns what passes by itself into Unavailable: throttling, faults of the service, lost connections."""
+    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
+
+    try:
+        yield
+    except ClientError as error:
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if error_code(error) in TRANSIENT_CODES or status >= 500:
+            raise Unavailable("the store is busy; try again") from error
+        raise
+    except (ConnectionError, HTTPClientError) as error:
+        raise Unavailable("the store does not answer; try again") from error

@@ -1,0 +1,113 @@
+"""Every key of every table and of the cache, written and read here and nowhere else.
+
+likes     pk  user                        one partition per person
+          sk  type#id#reaction            the record's identity: one like per person, target and reaction
+          lk  type#id#bucket              partition of the index `likers`
+          at  milliseconds, then nonce    sort key of the indexes `by-time` and `likers`
+counters  pk  type#id
+          sk  like#reaction#row           row 000 to 999, or `adj` for corrections
+events    pk  parked#event id             claims of the parked consumer
+
+An id is escaped before it stands between separators, so that no two identities share a key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from tallymark.model import Counter, LikeKey, Stamp, Target
+
+ADJUSTMENT_ROW = "adj"
+LIKE_METRIC = "like#"
+MARK_PREFIX = "@"
+
+_MS_OFFSET = 2**63  # moves times before 1970 to positive numbers, so that byte order is time order
+
+
+def escape(text: str) -> str:
+    """The text without the separator, reversibly; as in JSON Pointer (RFC 6901)."""
+    return text.replace("~", "~0").replace("#", "~1")
+
+
+def unescape(text: str) -> str:
+    """The inverse of escape; ValueError for text that escape never makes."""
+    plain = text.replace("~1", "#").replace("~0", "~")
+    if escape(plain) != text:
+        raise ValueError(f"not an escaped id: {text!r}")
+    return plain
+
+
+def target_key(target: Target) -> str:
+    return f"{target.item_type}#{escape(target.item_id)}"
+
+
+def like_sort_key(target: Target, reaction: str) -> str:
+    return f"{target_key(target)}#{reaction}"
+
+
+def parse_like_sort_key(key: str) -> tuple[Target, str]:
+    """Target and reaction; ValueError for a key that like_sort_key never makes."""
+    parts = key.split("#")
+    if len(parts) != 3 or not all(parts):
+        raise ValueError(f"not a like's sort key: {key!r}")
+    item_type, item_id, reaction = parts
+    return Target(item_type, unescape(item_id)), reaction
+
+
+def target_prefix(target: Target) -> str:
+    """What the sort keys of all reactions to the target begin with."""
+    return f"{target_key(target)}#"
+
+
+def bucket_of(key: LikeKey, buckets: int) -> int:
+    """Which partition of an item's likers this like's index entry goes to."""
+    if buckets == 1:
+        return 0
+    digest = hashlib.blake2b(key.user_id.encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") % buckets
+
+
+def likers_key(target: Target, bucket: int) -> str:
+    return f"{target_key(target)}#{bucket}"
+
+
+def pack_stamp(stamp: Stamp) -> bytes:
+    """16 bytes whose order is the order of the stamps."""
+    return (stamp.ms + _MS_OFFSET).to_bytes(8, "big") + stamp.nonce
+
+
+def unpack_stamp(packed: bytes) -> Stamp:
+    return Stamp(int.from_bytes(packed[:8], "big") - _MS_OFFSET, bytes(packed[8:]))
+
+
+def counter_sort_key(counter: Counter, row: int) -> str:
+    return f"{LIKE_METRIC}{counter.reaction}#{row:03d}"
+
+
+def adjustment_sort_key(counter: Counter) -> str:
+    return f"{LIKE_METRIC}{counter.reaction}#{ADJUSTMENT_ROW}"
+
+
+def parse_counter_sort_key(key: str) -> tuple[str, str]:
+    """Reaction and row."""
+    _, reaction, row = key.split("#")
+    return reaction, row
+
+
+def mark_name(lane_id: str) -> str:
+    """The attribute that holds a lane's mark: 12 bytes, 64 bits of them hash."""
+    digest = hashlib.blake2b(lane_id.encode(), digest_size=8).digest()
+    return MARK_PREFIX + base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def claim_key(event_id: str) -> str:
+    return f"parked#{event_id}"
+
+
+def cache_count_key(namespace: str, target: Target) -> str:
+    return f"{namespace}/count/{target_key(target)}"
+
+
+def cache_limit_key(namespace: str, limit: str, key: str) -> str:
+    return f"{namespace}/limit/{limit}/{escape(key)}"

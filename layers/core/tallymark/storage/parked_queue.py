@@ -1,0 +1,45 @@
+"""The queue of parked records: one JSON message each, kept with all that is needed to settle it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tallymark.aggregation import Parked
+from tallymark.errors import Unavailable
+
+from .dynamodb import transient_as_unavailable
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+BATCH_MESSAGES = 10  # SQS API Reference, SendMessageBatch
+
+
+class ParkedQueue:
+    """Puts records into the queue; Lambda takes them out."""
+
+    def __init__(self, client: SQSClient, url: str) -> None:
+        self._client, self._url = client, url
+
+    def put(self, parked: Sequence[Parked]) -> None:
+        """Returns when all are stored; Unavailable otherwise. A repeat stores them twice, which settles once."""
+        for i in range(0, len(parked), BATCH_MESSAGES):
+            entries = [
+                {"Id": str(j), "MessageBody": to_message(p)} for j, p in enumerate(parked[i : i + BATCH_MESSAGES])
+            ]
+            with transient_as_unavailable():
+                answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)  # type: ignore[arg-type]
+            if failed := answer.get("Failed"):
+                raise Unavailable(f"the parked queue refused a record: {failed[0].get('Code')}")
+
+
+def to_message(parked: Parked) -> str:
+    return json.dumps({"reason": parked.reason, "lane_id": parked.lane_id, "record": parked.record})
+
+
+def from_message(body: str) -> Parked:
+    """ValueError or KeyError for a message that put() never made."""
+    message = json.loads(body)
+    return Parked(message["reason"], message["lane_id"], message["record"])

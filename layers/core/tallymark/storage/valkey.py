@@ -1,0 +1,196 @@
+"""Valkey: shared counts and sliding windows, each step one script on one key.
+
+Every script reads the server's clock, so processes with other clocks agree; every key stands alone,
+so a cluster may place it anywhere. A server that does not answer is left alone for a moment.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tallymark.counts import Peeked
+from tallymark.limits import Taken
+from tallymark.model import Count, Target
+
+from . import keys
+
+if TYPE_CHECKING:
+    from valkey import Valkey
+
+T = TypeVar("T")
+
+_TIMEOUT_S = 0.25
+_LEFT_ALONE_S = 1.0
+_LEASE_MS = 1000  # a refresher that takes longer is taken for dead
+_STALE_SHARE = 1.5  # a stale count may be served up to this share of the lifetime
+
+# A hash per target: v value, t microseconds when its reading began, f milliseconds until which it is
+# fresh, l milliseconds until which somebody else refreshes it.
+_PEEK = """
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now_ms = math.floor(now_us / 1000)
+local known = redis.call('HMGET', KEYS[1], 'v', 't', 'f', 'l')
+local age_ms = known[1] and now_ms - math.floor(known[2] / 1000) or 0
+if known[1] and now_ms < tonumber(known[3]) then return {known[1], age_ms, ''} end
+if known[4] and now_ms < tonumber(known[4]) then return {known[1] or '', age_ms, ''} end
+redis.call('HSET', KEYS[1], 'l', now_ms + ARGV[1])
+if not known[1] then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
+return {known[1] or '', age_ms, string.format('%.0f', now_us)}
+"""
+_FILL = """
+local known = redis.call('HGET', KEYS[1], 't')
+if known and tonumber(known) >= tonumber(ARGV[2]) then return 0 end
+local begun_ms = math.floor(ARGV[2] / 1000)
+redis.call('HSET', KEYS[1], 'v', ARGV[1], 't', ARGV[2], 'f', begun_ms + ARGV[3], 'l', 0)
+redis.call('PEXPIREAT', KEYS[1], begun_ms + ARGV[4])
+return 1
+"""
+# A list per key: the microseconds of each call that was allowed, oldest first.
+_TAKE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local wanted, limit, window = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]) * 1000000
+local oldest = redis.call('LINDEX', KEYS[1], 0)
+while oldest and tonumber(oldest) <= now - window do
+  redis.call('LPOP', KEYS[1])
+  oldest = redis.call('LINDEX', KEYS[1], 0)
+end
+local granted = math.max(0, math.min(wanted, limit - redis.call('LLEN', KEYS[1])))
+for _ = 1, granted do redis.call('RPUSH', KEYS[1], string.format('%.0f', now)) end
+if granted > 0 then redis.call('PEXPIRE', KEYS[1], ARGV[3] * 1000) end
+return {granted, (granted < wanted and oldest) and string.format('%.0f', oldest + window - now) or '0'}
+"""
+
+
+class ValkeyDown(Exception):
+    """The server does not answer, or was found so a moment ago."""
+
+
+class ValkeyServer:
+    """A connection that is made on first use and rests after a failure. Safe between threads."""
+
+    def __init__(self, url: str, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._url, self._monotonic_s = url, monotonic_s
+        self._client: Valkey | None = None
+        self._scripts: dict[str, Any] = {}
+        self._retry_at_s = 0.0
+
+    def call(self, work: Callable[[Valkey], T]) -> T:
+        """What the work returns; ValkeyDown if the server fails it."""
+        if self._monotonic_s() < self._retry_at_s:
+            raise ValkeyDown
+        from valkey.exceptions import ConnectionError, TimeoutError, ValkeyError
+
+        try:
+            return work(self._connected())
+        except (ConnectionError, TimeoutError, OSError) as error:
+            self._retry_at_s = self._monotonic_s() + _LEFT_ALONE_S
+            raise ValkeyDown from error
+        except ValkeyError as error:
+            raise ValkeyDown from error
+
+    def run(self, script: str, calls: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
+        """Runs the script once per (key, arguments), in one round trip."""
+        return self.call(lambda client: self._run(client, script, calls))
+
+    def ping(self) -> bool:
+        try:
+            return bool(self.call(lambda client: client.ping()))
+        except ValkeyDown:
+            return False
+
+    def _run(self, client: Valkey, script: str, calls: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
+        from valkey.exceptions import NoScriptError
+
+        sha = self._scripts.get(script) or self._load(client, script)
+        for _ in range(2):
+            try:
+                if len(calls) == 1:
+                    ((key, arguments),) = calls
+                    return [client.evalsha(sha, 1, key, *arguments)]
+                pipeline = client.pipeline(transaction=False)
+                for key, arguments in calls:
+                    pipeline.evalsha(sha, 1, key, *arguments)
+                return list(pipeline.execute())  # type: ignore[no-untyped-call]
+            except NoScriptError:
+                sha = self._load(client, script)
+        raise ValkeyDown
+
+    def _load(self, client: Valkey, script: str) -> str:
+        sha = str(client.script_load(script))
+        self._scripts[script] = sha
+        return sha
+
+    def _connected(self) -> Valkey:
+        if self._client is None:
+            import valkey
+            from valkey.backoff import NoBackoff
+            from valkey.retry import Retry
+
+            self._client = valkey.Valkey.from_url(
+                self._url,
+                decode_responses=True,
+                socket_timeout=_TIMEOUT_S,
+                socket_connect_timeout=_TIMEOUT_S,
+                retry=Retry(NoBackoff(), 0),  # a call whose reply was lost may have counted: it is not sent twice
+                max_connections=64,
+            )
+        return self._client
+
+
+class ValkeyCounts:
+    """Counts shared by all processes; one of them refreshes each, the others see it a little stale meanwhile."""
+
+    def __init__(self, server: ValkeyServer, namespace: str, ttl_ms: int) -> None:
+        self._server, self._namespace, self._ttl_ms = server, namespace, ttl_ms
+
+    def peek(self, targets: Sequence[Target], now_ms: int) -> list[Peeked] | None:
+        """Per target what is known; None when the cache does not answer."""
+        calls = [(keys.cache_count_key(self._namespace, target), (_LEASE_MS,)) for target in targets]
+        try:
+            answers = self._server.run(_PEEK, calls)
+        except ValkeyDown:
+            return None
+        return [
+            Peeked(
+                Count(json.loads(value), now_ms - int(age_ms)) if value else None,
+                int(token) if token else None,
+            )
+            for value, age_ms, token in answers
+        ]
+
+    def fill(self, filled: Sequence[tuple[Target, int, Count]]) -> None:
+        """Stores counts; an older token never overwrites a newer one."""
+        calls = [
+            (
+                keys.cache_count_key(self._namespace, target),
+                (json.dumps(count.by_reaction), token, self._fresh_ms(), round(self._ttl_ms * _STALE_SHARE)),
+            )
+            for target, token, count in filled
+        ]
+        try:
+            self._server.run(_FILL, calls)
+        except ValkeyDown:
+            return
+
+    def _fresh_ms(self) -> int:
+        """Jittered, so that counts which were read together are not refreshed together."""
+        return round(self._ttl_ms * random.uniform(0.7, 1.0))  # noqa: S311
+
+
+class ValkeyWindows:
+    """Sliding windows over all processes, exact to the call. Raises ValkeyDown."""
+
+    def __init__(self, server: ValkeyServer, namespace: str, limit_name: str) -> None:
+        self._server, self._namespace, self._limit_name = server, namespace, limit_name
+
+    def take(self, key: str, wanted: int, limit: int, window_s: int) -> Taken:
+        """Logs and allows as many of the wanted calls as fit; those refused use up nothing."""
+        name = keys.cache_limit_key(self._namespace, self._limit_name, key)
+        ((granted, wait_us),) = self._server.run(_TAKE, [(name, (wanted, limit, window_s))])
+        return Taken(int(granted), int(wait_us) / 1_000_000)
