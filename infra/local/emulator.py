@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 REGION = "us-east-1"
 ACCESS_KEY = "test"
+SERVER = Path(__file__).with_name("ministack_server.py")
 SECRET_KEY = "test"  # noqa: S105 (what emulators take)
 
 
@@ -29,7 +30,7 @@ class Emulator:
         self._fixed = bool(port)
         self._home = home
         self._auth = auth
-        self._process = Process("MiniStack", [sys.executable, "-m", "ministack"], log, self._environment())
+        self._process = Process("MiniStack", [sys.executable, "-P", str(SERVER)], log, self._environment())
 
     def _environment(self) -> dict[str, str]:
         keep = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "MINISTACK_"))}
@@ -53,6 +54,11 @@ class Emulator:
     def endpoint_url(self) -> str:
         """Where it answers."""
         return f"http://{HOST}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """Whether it is there."""
+        return self._process.running
 
     def start(self) -> None:
         """Starts it and waits until it answers. Raises StartError."""

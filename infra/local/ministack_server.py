@@ -1,0 +1,64 @@
+"""MiniStack with the one thing mended that the service needs: PartiQL writes reach the table's stream.
+
+DynamoDB puts every write into the stream, however it was made ("Change data capture for DynamoDB Streams" in
+the DynamoDB Developer Guide). MiniStack 1.5.33 leaves PartiQL out, so likes made in a batch would never be
+counted. A test fails as soon as this is no longer needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ministack.services import dynamodb
+
+Table = dict[str, Any]
+Parsed = dict[str, Any]
+Answer = tuple[int, Any, Any]
+
+
+def emit_partiql_writes() -> None:
+    """Makes each PartiQL write of this process emit the stream record of the change that it made."""
+    dynamodb._partiql_insert = _emitting(dynamodb._partiql_insert, _inserted_key)
+    dynamodb._partiql_update = _emitting(dynamodb._partiql_update, _named_key)
+    dynamodb._partiql_delete = _emitting(dynamodb._partiql_delete, _named_key)
+
+
+def _emitting(
+    write: Callable[..., Answer], key_of: Callable[[Table, Parsed], tuple[Any, Any]]
+) -> Callable[..., Answer]:
+    def emitting(table: Table, parsed: Parsed, *more: Any) -> Answer:
+        key = key_of(table, parsed)
+        old = _item(table, key)
+        answer = write(table, parsed, *more)
+        new = _item(table, key)
+        if answer[0] == 200 and old is not new:
+            event = "INSERT" if old is None else "REMOVE" if new is None else "MODIFY"
+            dynamodb._emit_stream_event(table["TableName"], event, old, new)
+        return answer
+
+    return emitting
+
+
+def _inserted_key(table: Table, parsed: Parsed) -> tuple[Any, Any]:
+    item = parsed.get("item") or {}
+    item = item["M"] if isinstance(item, dict) and set(item) == {"M"} else item
+    sort_key = dynamodb._extract_key_val(item.get(table["sk_name"])) if table["sk_name"] else "__no_sort__"
+    return dynamodb._extract_key_val(item.get(table["pk_name"])), sort_key
+
+
+def _named_key(table: Table, parsed: Parsed) -> tuple[Any, Any]:
+    partition_key, sort_key, _, _ = dynamodb._partiql_key_target(table, parsed)
+    return partition_key, sort_key
+
+
+def _item(table: Table, key: tuple[Any, Any]) -> Any:
+    """The item itself, not a copy: a write replaces it, so its identity tells whether there was one."""
+    return table["items"].get(key[0], {}).get(key[1])
+
+
+if __name__ == "__main__":
+    from ministack.app import main
+
+    emit_partiql_writes()
+    main()
