@@ -27,7 +27,9 @@ class NotInvoked(Exception):
 class Invoker(Protocol):
     """Calls one function and waits for its answer."""
 
-    function_arn: str
+    @property
+    def function_arn(self) -> str:
+        """The function's ARN."""
 
     def __call__(self, payload: str) -> Any:
         """The function's answer to the event in `payload` (JSON).

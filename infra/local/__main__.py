@@ -1,0 +1,216 @@
+"""`python -m infra.local up` runs the whole service; `... pump` feeds deployed functions by Invoke."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from infra.local.announcement import Announcement, place, publish, withdraw
+from infra.local.processes import StartError, require_free
+
+if TYPE_CHECKING:
+    from infra.local.stack import Stack
+
+DEFAULT_PORT = 8000
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = ROOT / ".tallymark"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 after a clean stop, 1 where something did not start or ended by itself."""
+    options = _parser().parse_args(arguments)
+    # SIGTERM and a closed terminal end the stack as Ctrl-C does.
+    for number in STOP_SIGNALS:
+        signal.signal(number, _interrupt)
+    try:
+        code: int = options.run(options)
+    except KeyboardInterrupt:
+        code = 0
+    return code
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m infra.local", description="The whole service on one machine.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    up = commands.add_parser("up", help="the whole service on this machine, until Ctrl-C")
+    up.add_argument("--port", type=int, default=DEFAULT_PORT, help="of the API (8000)")
+    up.add_argument("--emulator-port", type=int, default=4566, help="of the emulator (4566)")
+    up.add_argument("--auth", action="store_true", help="let the emulator enforce IAM policies")
+    up.set_defaults(run=_up)
+    pump = commands.add_parser("pump", help="feed deployed functions from their stream and queue, until Ctrl-C")
+    pump.add_argument("--stack", default="tallymark", help="name of the deployed stack (tallymark)")
+    pump.add_argument("--endpoint-url", help="of an emulator; AWS itself without it")
+    pump.set_defaults(run=_pump)
+    return parser
+
+
+# --- up -----------------------------------------------------------------------------------------------------
+
+
+def _up(options: argparse.Namespace) -> int:
+    started = time.monotonic()
+    home = HOME if options.port == DEFAULT_PORT else HOME / f"port-{options.port}"
+    try:
+        require_free(options.port, "the API", "--port")
+        require_free(options.emulator_port, "the emulator", "--emulator-port")
+    except StartError as error:
+        print(error, file=sys.stderr)
+        return 1
+    with _output_to_files(home / "logs") as terminal:
+        from infra.local.deploy import DeployError
+        from infra.local.stack import Stack
+
+        print("Tallymark starts on this machine. Ctrl-C stops it.\n", file=terminal)
+        stack = Stack(
+            options.port,
+            options.emulator_port,
+            auth=options.auth,
+            home=home,
+            progress=lambda what, seconds: print(f"  {what:<32}{seconds:5.1f} s", file=terminal),
+        )
+        try:
+            stack.start()
+            return _serve(stack, terminal, started)
+        except (StartError, DeployError) as error:
+            print(f"\n{error}", file=terminal)
+            return 1
+        finally:
+            _stop(stack, terminal)
+
+
+def _serve(stack: Stack, terminal: TextIO, started: float) -> int:
+    announcement = Announcement(stack.url, stack.service_key, stack.endpoint_url, os.getpid())
+    publish(announcement)
+    try:
+        print(_box(stack, time.monotonic() - started), file=terminal)
+        return _watch(stack, terminal)
+    finally:
+        withdraw(announcement)
+
+
+def _watch(stack: Stack, terminal: TextIO) -> int:
+    """Waits for Ctrl-C, which ends it by KeyboardInterrupt; returns only when the emulator is gone."""
+    while stack.emulator.running:
+        time.sleep(1)
+    print(f"\nThe emulator ended by itself; {stack.logs / 'emulator.log'} may say why.", file=terminal)
+    return 1
+
+
+def _stop(stack: Stack, terminal: TextIO) -> None:
+    # From here on everything ends in order and within seconds: a second Ctrl-C must not leave a half behind.
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    started = time.monotonic()
+    stack.stop()
+    print(f"\nStopped in {time.monotonic() - started:.1f} s; nothing is left running.", file=terminal)
+
+
+def _box(stack: Stack, seconds: float) -> str:
+    curl = (
+        f"curl -s {stack.url}/v1/like -H 'Content-Type: application/json' \\\n"
+        '       -d \'{"user_id": "ada", "item_type": "film", "item_id": "1"}\''
+    )
+    lines = [
+        f"Ready in {seconds:.1f} s.",
+        "",
+        f"  API       {stack.url}",
+        f"  Docs      {stack.url}/docs",
+        f"  Emulator  {stack.endpoint_url}  (stack {stack.stack_name}, AWS keys test / test)",
+        f"  Logs      {_shown(stack.logs)}/  (functions.log is what the functions say)",
+        f"  Clients   {_shown(place())} holds URL and service key; `tallymark` reads it",
+        "",
+        "A first like, and its count a second later:",
+        "",
+        f"  {curl}",
+        f"  curl -s '{stack.url}/v1/count?item_type=film&item_id=1'",
+        "",
+        "Ctrl-C stops everything.",
+    ]
+    return "\n" + "\n".join(lines)
+
+
+def _shown(path: Path) -> str:
+    """A path as short as it can be said from here."""
+    for start, sign in ((Path.cwd(), ""), (Path.home(), "~/")):
+        if path.is_relative_to(start):
+            return f"{sign}{path.relative_to(start)}"
+    return str(path)
+
+
+@contextlib.contextmanager
+def _output_to_files(folder: Path) -> Iterator[TextIO]:
+    """Sends what this process prints to files in `folder`, and yields what still writes to the terminal.
+
+    Functions log to standard output, as they do on Lambda; that is no reading for somebody who waits for an
+    URL.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.log"):
+        old.unlink()
+    handler = logging.FileHandler(folder / "stack.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in ("infra", "waitress"):
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(logging.INFO)
+    saved = [os.dup(number) for number in (1, 2)]
+    with os.fdopen(os.dup(1), "w", buffering=1) as terminal, (folder / "functions.log").open("ab") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        try:
+            yield terminal
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for number, copy in zip((1, 2), saved, strict=True):
+                os.dup2(copy, number)
+                os.close(copy)
+
+
+# --- pump ---------------------------------------------------------------------------------------------------
+
+
+def _pump(options: argparse.Namespace) -> int:
+    import boto3
+    from botocore.config import Config
+
+    from infra.local import emulator
+    from infra.local.invoking import LambdaInvoke
+    from infra.local.mapping import Pump
+    from infra.local.stack import start_source
+    from infra.local.template import deployed
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    aws = emulator.session(options.endpoint_url) if options.endpoint_url else boto3.Session()
+    template = deployed(ROOT / "template.yaml", aws, options.stack, options.endpoint_url)
+    pumps: list[Pump] = []
+    with contextlib.ExitStack() as cleanup:
+        for source in template.event_sources:
+            function = template.functions[source.function]
+            # A call that is repeated by the SDK would be one that the pump does not know of.
+            config = Config(read_timeout=function.timeout_seconds + 10, retries={"total_max_attempts": 1})
+            client = aws.client("lambda", endpoint_url=options.endpoint_url, config=config)
+            arn = template.scope.arn("AWS::Lambda::Function", function.physical_id) or function.physical_id
+            invoke = LambdaInvoke(client, function.physical_id, arn)
+            cleanup.callback(start_source(source, invoke, aws, pumps, options.endpoint_url))
+            print(f"{source.name}: {source.arn} -> {function.physical_id}", flush=True)
+        while True:
+            time.sleep(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

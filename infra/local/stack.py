@@ -1,0 +1,267 @@
+"""The whole service in this process, over an emulator and a Valkey beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from infra.local.cache import Cache
+from infra.local.emulator import Emulator, aws_environment, session
+from infra.local.functions import endpoints, load_functions
+from infra.local.gateway import Gateway, Server
+from infra.local.invoking import InProcess, Invoker
+from infra.local.mapping import DynamoDBStream, Lag, Pump, Settings, sqs_destination
+from infra.local.processes import HOST, require_free
+from infra.local.queues import QueuePoller, QueueSettings, Scheduler, SQSQueue
+from infra.local.template import EventSource, Template, deployed
+
+ROOT = Path(__file__).resolve().parents[2]
+STACK_NAME = "tallymark"
+# Lambda reads a stream 4 times a second. Ten times costs little here and lets a like arrive 75 ms earlier.
+POLL_SECONDS = 0.1
+
+Progress = Callable[[str, float], None]
+"""Told (what was done, seconds it took)."""
+
+_one_at_a_time = threading.Lock()
+
+
+class Stack:
+    """Emulator, Valkey, deployed template, functions, stream pump, queue poller and HTTP gateway.
+
+    A context manager; port 0 takes a free one, so that several can run on one machine. In one process there
+    can be only one at a time: the functions find their settings in the environment of the process.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        emulator_port: int = 0,
+        *,
+        stack_name: str = STACK_NAME,
+        parameters: Mapping[str, str] | None = None,
+        auth: bool = False,
+        home: Path | None = None,
+        progress: Progress = lambda _what, _seconds: None,
+    ) -> None:
+        self.stack_name = stack_name
+        self._wanted_port = port
+        self._parameters = dict(parameters or {})
+        self._progress = progress
+        self._home = home or Path(tempfile.mkdtemp(prefix="tallymark-"))
+        self._own_home = home is None
+        self.logs = self._home / "logs"
+        self.emulator = Emulator(emulator_port, home=self._home / "emulator", log=self.logs / "emulator.log", auth=auth)
+        self.cache = Cache(home=self._home / "valkey", log=self.logs / "valkey.log")
+        self.outputs: dict[str, str] = {}
+        self.functions: dict[str, InProcess] = {}
+        self.pumps: list[Pump] = []
+        self.template: Template
+        self._server: Server | None = None
+        self._cleanup = ExitStack()
+
+    # --- what callers ask ---
+
+    @property
+    def endpoint_url(self) -> str:
+        """Where the emulator answers."""
+        return self.emulator.endpoint_url
+
+    @property
+    def url(self) -> str:
+        """Where the API answers."""
+        if self._server is None:
+            raise RuntimeError("the stack is not started")
+        return f"http://{HOST}:{self._server.port}"
+
+    @property
+    def service_key(self) -> str:
+        """The key that makes a caller a service."""
+        from tallymark.identity import service_key
+
+        environment = self.template.environment()
+        secrets = session(self.endpoint_url).client("secretsmanager")
+        secret = secrets.get_secret_value(SecretId=environment["SECRET_ARN"])["SecretString"]
+        return service_key(secret, int(environment["SERVICE_KEY_GENERATION"]))
+
+    def wait_drained(self, timeout: float = 30.0) -> bool:
+        """Waits until every change made before this call has been handed to its function and taken."""
+        deadline = time.monotonic() + timeout
+        return all(pump.wait_drained(max(0.0, deadline - time.monotonic())) for pump in self.pumps)
+
+    def lag(self) -> Lag:
+        """How far the streams' functions are behind."""
+        lags = [pump.lag() for pump in self.pumps]
+        return Lag(
+            sum(lag.records_behind for lag in lags),
+            max((lag.oldest_age_seconds for lag in lags), default=0.0),
+        )
+
+    # --- start and stop ---
+
+    def start(self) -> None:
+        """Starts everything; what has begun is stopped again when a part fails.
+
+        Raises StartError, DeployError or TemplateError.
+        """
+        if not _one_at_a_time.acquire(blocking=False):
+            raise RuntimeError("a stack is running in this process already")
+        self._cleanup.callback(_one_at_a_time.release)
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        if self._wanted_port:
+            require_free(self._wanted_port, "the API", "--port")
+        if self._own_home:
+            self._cleanup.callback(shutil.rmtree, self._home, ignore_errors=True)
+        with self._step("emulator and Valkey"):
+            self._start_processes()
+        with self._step("template deployed"):
+            self._deploy()
+        with self._step("functions loaded"):
+            self._load()
+        with self._step("stream pump and queue poller"):
+            self._start_sources()
+        with self._step("HTTP gateway"):
+            self._serve()
+
+    @contextmanager
+    def _step(self, what: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self._progress(what, time.monotonic() - started)
+
+    def _start_processes(self) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            started = [pool.submit(part.start) for part in (self.emulator, self.cache)]
+            for part in (self.emulator, self.cache):
+                self._cleanup.callback(part.stop)
+            # Imported while the processes start, which takes them about as long.
+            import boto3  # noqa: F401
+        for future in started:
+            future.result()
+
+    def _deploy(self) -> None:
+        from infra.local.deploy import deploy
+
+        self._set_environment(aws_environment(self.endpoint_url))
+        parameters = {
+            **local_parameters(),
+            "EndpointUrl": self.endpoint_url,
+            "CacheUrl": self.cache.url,
+            **self._parameters,
+        }
+        self.outputs = deploy(self.endpoint_url, self.stack_name, parameters)
+        self.template = deployed(ROOT / "template.yaml", session(self.endpoint_url), self.stack_name, self.endpoint_url)
+
+    def _set_environment(self, variables: Mapping[str, str]) -> None:
+        before = {name: os.environ.get(name) for name in variables}
+        self._cleanup.callback(_restore_environment, before)
+        os.environ.update(variables)
+
+    def _load(self) -> None:
+        self._set_environment(self.template.environment())
+        self.functions = load_functions(self.template)
+        self._cleanup.callback(_forget_functions)
+
+    def _start_sources(self) -> None:
+        for source in self.template.event_sources:
+            self._cleanup.callback(
+                start_source(source, self.functions[source.function], session(self.endpoint_url), self.pumps)
+            )
+        scheduler = Scheduler([(s, self.functions[s.function]) for s in self.template.schedules])
+        scheduler.start()
+        self._cleanup.callback(scheduler.stop)
+
+    def _serve(self) -> None:
+        routes = self.template.routes
+        gateway = Gateway(
+            routes,
+            endpoints(self.functions, (route.function for route in routes)),
+            self.template.cors,
+            domain=HOST,
+            account_id=self.template.scope.account_id,
+        )
+        self._server = Server(gateway, HOST, self._wanted_port)
+        self._server.start()
+        self._cleanup.callback(self._server.stop)
+
+    def stop(self) -> None:
+        """Stops everything in reverse order; harmless when it is stopped."""
+        self._cleanup.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def start_source(
+    source: EventSource,
+    invoke: Invoker,
+    aws: Any,
+    pumps: list[Pump],
+    endpoint_url: str | None = None,
+) -> Callable[[], None]:
+    """Begins to feed a function from its stream or queue; returns what stops that.
+
+    The mapping's own Enabled is passed over: it is about Lambda's pollers, in whose place these are.
+    """
+    if source.service == "dynamodb":
+        pump = Pump(
+            DynamoDBStream(aws.client("dynamodbstreams", endpoint_url=endpoint_url), source.arn),
+            invoke,
+            Settings.of(source.settings),
+            poll_seconds=POLL_SECONDS,
+            on_failure=sqs_destination(aws, endpoint_url),
+        )
+        pumps.append(pump)
+        pump.start()
+        return pump.stop
+    queue = SQSQueue(aws.client("sqs", endpoint_url=endpoint_url), source.arn)
+    poller = QueuePoller(queue, invoke, QueueSettings.of(source.settings))
+    poller.start()
+    return poller.stop
+
+
+def local_parameters() -> dict[str, str]:
+    """The parameters that samconfig.toml has for the environment `local`."""
+    settings = tomllib.loads((ROOT / "samconfig.toml").read_text(encoding="utf-8"))
+    overrides: list[str] = settings["local"]["deploy"]["parameters"]["parameter_overrides"]
+    return dict(override.split("=", 1) for override in overrides)
+
+
+def _restore_environment(before: Mapping[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _forget_functions() -> None:
+    """Lets the next stack of this process load its functions, and build their clients, anew."""
+    for name in [name for name in sys.modules if name.startswith("tallymark_functions.")]:
+        del sys.modules[name]
+    from tallymark.runtime import wiring
+
+    wiring.reset()
