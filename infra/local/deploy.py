@@ -23,6 +23,7 @@ import boto3
 from botocore.exceptions import ClientError
 
 from infra.local.emulator import ACCESS_KEY, REGION, SECRET_KEY
+from infra.local.expansion import expanded
 from infra.local.template import Template, deployed, load
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ def session() -> boto3.Session:
     return boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
 
 
-def deploy(
-    endpoint_url: str, stack_name: str, parameters: Mapping[str, str], root: Path = ROOT
-) -> dict[str, str]:
+def deploy(endpoint_url: str, stack_name: str, parameters: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
     """The outputs of the stack, created or brought up to date from `root`/template.yaml.
 
     Raises DeployError with the reasons when a resource fails. Safe to repeat.
@@ -61,7 +60,7 @@ def deploy(
     template = load(root / "template.yaml")
     _upload_artifacts(aws, endpoint_url, template, root)
     cloudformation = aws.client("cloudformation", endpoint_url=endpoint_url)
-    _apply(cloudformation, stack_name, json.dumps(template), parameters)
+    _apply(cloudformation, stack_name, json.dumps(expanded(template)), parameters)
     apply_what_is_dropped(endpoint_url, stack_name, root)
     stack = cloudformation.describe_stacks(StackName=stack_name)["Stacks"][0]
     return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
@@ -156,9 +155,7 @@ def _artifact(kind: str, path: Path, root: Path) -> tuple[bytes, str]:
 # --- the stack ----------------------------------------------------------------------------------------------
 
 
-def _apply(
-    cloudformation: CloudFormationClient, stack_name: str, template: str, parameters: Mapping[str, str]
-) -> None:
+def _apply(cloudformation: CloudFormationClient, stack_name: str, template: str, parameters: Mapping[str, str]) -> None:
     name = f"deploy-{time.time_ns()}"
     cloudformation.create_change_set(
         StackName=stack_name,
@@ -168,9 +165,7 @@ def _apply(
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
         Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
     )
-    change_set = _wait(
-        lambda: cloudformation.describe_change_set(StackName=stack_name, ChangeSetName=name), "Status"
-    )
+    change_set = _wait(lambda: cloudformation.describe_change_set(StackName=stack_name, ChangeSetName=name), "Status")
     if change_set["Status"] == "FAILED":
         reason = change_set.get("StatusReason", "")
         if _holds_no_change(reason):

@@ -1,0 +1,230 @@
+"""template.yaml against the code that it serves and the rules that the architecture sets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.local.template import Scope, Template, load
+from tallymark.runtime.contract import OPERATIONS
+from tallymark.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = load(ROOT / "template.yaml")
+RESOURCES: dict[str, dict[str, Any]] = DOCUMENT["Resources"]
+
+# AWS offers nothing narrower for these.
+ONLY_ON_EVERYTHING = {"dynamodb:ListStreams", "ec2"}
+
+
+def of_type(kind: str) -> dict[str, dict[str, Any]]:
+    """Logical id -> properties."""
+    return {name: spec.get("Properties", {}) for name, spec in RESOURCES.items() if spec["Type"] == kind}
+
+
+def resolved(**parameters: str) -> Template:
+    """The template as deployed with these parameters, every resource named by its logical id."""
+
+    def attribute(_kind: str, _logical_id: str, physical_id: str, name: str) -> str:
+        return f"arn:aws:made:up:{physical_id}:{name}"
+
+    scope = Scope(parameters=parameters, physical_ids={name: name for name in RESOURCES}, attribute=attribute)
+    return Template(DOCUMENT, scope, ROOT)
+
+
+def statements(template: Template) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every statement of every role, as (role, statement)."""
+    for role in template.of_type("AWS::IAM::Role"):
+        for policy in template.resolve(template.properties(role)["Policies"]):
+            for statement in policy["PolicyDocument"]["Statement"]:
+                yield role, statement
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+# --- routes ----------------------------------------------------------------------------------------------------
+
+
+def test_routes_are_the_operations_of_the_contract() -> None:
+    routes = {route.key for route in resolved().routes}
+    assert routes - {"$default"} == {f"{operation.method} {operation.path}" for operation in OPERATIONS}
+    assert "$default" in routes, "unknown paths must be answered in our shape"
+
+
+def test_one_integration_for_each_function_behind_the_api() -> None:
+    integrations = of_type("AWS::ApiGatewayV2::Integration")
+    behind = {route.function for route in resolved().routes}
+    assert len(integrations) == len(behind) == 2
+    assert {spec["PayloadFormatVersion"] for spec in integrations.values()} == {"2.0"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("open", {"NONE"}), ("jwt", {"JWT", "NONE"}), ("iam", {"AWS_IAM", "NONE"})]
+)
+def test_one_parameter_chooses_who_may_call(mode: str, expected: set[str]) -> None:
+    template = resolved(AuthMode=mode)
+    always_open = {"GET /health", "GET /openapi.json", "GET /docs", "$default"}
+    types = {}
+    for name in template.of_type("AWS::ApiGatewayV2::Route"):
+        properties = template.resolve(template.properties(name))
+        types[properties["RouteKey"]] = properties["AuthorizationType"]
+        assert ("AuthorizerId" in properties) == (properties["AuthorizationType"] == "JWT")
+    assert set(types.values()) == expected
+    assert {types[key] for key in always_open} == {"NONE"}
+    assert ("JwtAuthorizer" in template.resources) == (mode == "jwt")
+
+
+# --- settings --------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_the_environment_of_every_function() -> None:
+    variables = set(DOCUMENT["Globals"]["Function"]["Environment"]["Variables"])
+    fields = {field.name.upper() for field in dataclasses.fields(Settings)}
+    assert {name for name in variables if not name.startswith("POWERTOOLS_")} == fields
+    assert not any("Environment" in properties for properties in of_type("AWS::Serverless::Function").values())
+
+
+def test_settings_can_be_read_from_the_defaults() -> None:
+    settings = Settings.from_environment(resolved().environment())
+    assert settings.auth_mode == "iam", "whoever deploys without choosing does not publish an open API"
+    assert settings.single_lane == "", "on AWS the shard id is known"
+
+
+# --- tables and queues -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["LikesTable", "EventsTable", "CountersTable"])
+def test_tables_are_recoverable_encrypted_on_demand_and_kept(table: str) -> None:
+    properties = RESOURCES[table]["Properties"]
+    assert properties["BillingMode"] == "PAY_PER_REQUEST"
+    assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert properties["SSESpecification"] == {"SSEEnabled": True}
+    assert "TableName" not in properties, "a named table cannot be replaced"
+    assert RESOURCES[table]["UpdateReplacePolicy"] == "Retain"
+    assert RESOURCES[table]["DeletionPolicy"] == "RetainExceptOnCreate"
+    assert resolved(Stage="prod").resolve(properties["DeletionProtectionEnabled"]) is True
+    assert resolved(Stage="test").resolve(properties["DeletionProtectionEnabled"]) is False
+
+
+def test_every_table_is_covered_by_these_tests() -> None:
+    assert set(of_type("AWS::DynamoDB::Table")) == {"LikesTable", "EventsTable", "CountersTable"}
+
+
+def test_queues_are_encrypted_and_keep_records_for_14_days() -> None:
+    for properties in of_type("AWS::SQS::Queue").values():
+        assert properties["MessageRetentionPeriod"] == 14 * 24 * 3600
+        assert properties["SqsManagedSseEnabled"] is True
+
+
+def test_parked_records_stay_invisible_for_six_times_the_consumers_timeout() -> None:
+    timeout = RESOURCES["ParkedFunction"]["Properties"]["Timeout"]
+    assert RESOURCES["ParkedQueue"]["Properties"]["VisibilityTimeout"] >= 6 * timeout
+
+
+# --- the stream ------------------------------------------------------------------------------------------------
+
+
+def test_the_stream_is_delivered_as_exact_counting_needs_it() -> None:
+    source = next(s for s in resolved().event_sources if s.function == "AggregatorFunction")
+    assert {**source.settings} == {
+        "Enabled": True,
+        "StartingPosition": "TRIM_HORIZON",
+        "BatchSize": 10000,
+        "MaximumBatchingWindowInSeconds": 1,
+        "TumblingWindowInSeconds": 300,
+        "ParallelizationFactor": 1,
+        "BisectBatchOnFunctionError": True,
+        "MaximumRetryAttempts": -1,
+        "MaximumRecordAgeInSeconds": -1,
+        "FunctionResponseTypes": ["ReportBatchItemFailures"],
+        "FilterCriteria": {"Filters": [{"Pattern": '{"eventName":["INSERT","REMOVE"]}'}]},
+    }
+    assert RESOURCES["LikesTable"]["Properties"]["StreamSpecification"] == {"StreamViewType": "KEYS_ONLY"}
+
+
+def test_mappings_can_be_left_to_another_poller() -> None:
+    assert [s.settings["Enabled"] for s in resolved(StreamMapping="disabled").event_sources] == [False, False]
+
+
+# --- roles -----------------------------------------------------------------------------------------------------
+
+
+def test_each_function_has_a_role_and_a_log_group_of_its_own() -> None:
+    functions = of_type("AWS::Serverless::Function")
+    roles = {properties["Role"]["Fn::GetAtt"][0] for properties in functions.values()}
+    logs = {properties["LoggingConfig"]["LogGroup"]["Ref"] for properties in functions.values()}
+    assert len(roles) == len(logs) == len(functions)
+    assert roles == set(of_type("AWS::IAM::Role"))
+    assert not any("ManagedPolicyArns" in properties for properties in of_type("AWS::IAM::Role").values())
+
+
+def test_logs_are_kept_for_a_time_that_the_parameter_sets() -> None:
+    groups = of_type("AWS::Logs::LogGroup")
+    assert len(groups) == len(of_type("AWS::Serverless::Function")) + 1, "one each, and the API's access log"
+    assert all(properties["RetentionInDays"] == {"Ref": "LogRetentionDays"} for properties in groups.values())
+
+
+@pytest.mark.parametrize("cache", ["none", "serverless", "node"])
+def test_roles_hold_no_wildcards(cache: str) -> None:
+    for role, statement in statements(resolved(CacheMode=cache)):
+        actions = listed(statement["Action"])
+        assert not any("*" in action for action in actions), f"{role}: {actions}"
+        if "*" in listed(statement["Resource"]):
+            assert {a if a in ONLY_ON_EVERYTHING else a.split(":")[0] for a in actions} <= ONLY_ON_EVERYTHING, role
+
+
+def test_roles_may_reach_the_network_only_where_there_is_a_cache() -> None:
+    def with_network(**parameters: str) -> set[str]:
+        found = statements(resolved(**parameters))
+        return {role for role, statement in found if "ec2:" in json.dumps(statement["Action"])}
+
+    assert with_network() == set()
+    assert with_network(CacheMode="serverless") == {"WriteApiRole", "ReadApiRole"}
+
+
+def test_only_the_aggregator_and_the_parked_consumer_may_write_counts() -> None:
+    writes = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:PartiQLUpdate"}
+    writers = {
+        role
+        for role, statement in statements(resolved())
+        if "CountersTable" in json.dumps(statement["Resource"]) and writes & set(listed(statement["Action"]))
+    }
+    assert writers == {"AggregatorRole", "ParkedRole"}
+
+
+# --- outputs and nested templates ------------------------------------------------------------------------------
+
+
+def test_outputs_hold_those_that_clients_rely_on() -> None:
+    assert {
+        "ApiUrl",
+        "LikesTable",
+        "EventsTable",
+        "CountersTable",
+        "AggregatorFunction",
+        "ReconcilerFunction",
+        "ParkedQueueUrl",
+        "DashboardName",
+    } <= set(DOCUMENT["Outputs"])
+
+
+@pytest.mark.parametrize("nested", sorted(of_type("AWS::CloudFormation::Stack")))
+def test_nested_templates_get_the_parameters_that_they_declare(nested: str) -> None:
+    properties = RESOURCES[nested]["Properties"]
+    declared = load(ROOT / properties["TemplateURL"])["Parameters"]
+    assert set(properties["Parameters"]) == set(declared)
+
+
+def test_the_dashboard_is_json_that_names_only_its_parameters() -> None:
+    template = load(ROOT / "infra/dashboard.yaml")
+    body = template["Resources"]["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"]
+    dashboard = Template(template, Scope(parameters={name: name for name in template["Parameters"]}), ROOT)
+    widgets = json.loads(dashboard.resolve({"Fn::Sub": body}))["widgets"]
+    assert len({(widget["x"], widget["y"]) for widget in widgets}) == len(widgets)
