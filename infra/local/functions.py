@@ -42,9 +42,7 @@ def load_functions(template: Template) -> dict[str, InProcess]:
     if str(LAYER) not in sys.path and importlib.util.find_spec("tallymark") is None:
         sys.path.append(str(LAYER))
     return {
-        name: in_process(template, function)
-        for name, function in template.functions.items()
-        if _has_code(function)
+        name: in_process(template, function) for name, function in template.functions.items() if _has_code(function)
     }
 
 
@@ -55,9 +53,7 @@ def _has_code(function: Function) -> bool:
 def in_process(template: Template, function: Function) -> InProcess:
     """One function, callable in this process."""
     arn = template.scope.arn("AWS::Lambda::Function", function.physical_id) or function.physical_id
-    return InProcess(
-        load_handler(function), function.physical_id, arn, function.timeout_seconds, function.memory_mb
-    )
+    return InProcess(load_handler(function), function.physical_id, arn, function.timeout_seconds, function.memory_mb)
 
 
 def endpoints(functions: dict[str, InProcess], names: Iterable[str]) -> dict[str, Endpoint]:

@@ -85,9 +85,7 @@ class Router:
 def _matcher(path: str) -> re.Pattern[str]:
     parts = re.split(r"\{([^}]+)\}", path)
     pattern = "".join(
-        re.escape(part)
-        if index % 2 == 0
-        else f"(?P<{part.rstrip('+')}>{'.+' if part.endswith('+') else '[^/]+'})"
+        re.escape(part) if index % 2 == 0 else f"(?P<{part.rstrip('+')}>{'.+' if part.endswith('+') else '[^/]+'})"
         for index, part in enumerate(parts)
     )
     return re.compile(pattern)
@@ -125,9 +123,7 @@ class Cors:
         self._preflight: Headers = []
         methods = _listed(configuration, "AllowMethods")
         if methods:
-            self._preflight.append(
-                ("access-control-allow-methods", ALL_METHODS if methods == "*" else methods)
-            )
+            self._preflight.append(("access-control-allow-methods", ALL_METHODS if methods == "*" else methods))
         if allowed := _listed(configuration, "AllowHeaders"):
             self._preflight.append(("access-control-allow-headers", allowed))
         if "MaxAge" in configuration:
@@ -224,11 +220,7 @@ class Events:
 
 
 def _headers(environ: Environ) -> tuple[dict[str, str], list[str]]:
-    headers = {
-        name[5:].replace("_", "-").lower(): value
-        for name, value in environ.items()
-        if name.startswith("HTTP_")
-    }
+    headers = {name[5:].replace("_", "-").lower(): value for name, value in environ.items() if name.startswith("HTTP_")}
     if content_type := environ.get("CONTENT_TYPE"):
         headers["content-type"] = content_type
     if length := environ.get("CONTENT_LENGTH"):
@@ -397,9 +389,7 @@ def _body(environ: Environ) -> bytes | None:
 class Server:
     """Serves a WSGI application with waitress on a thread of its own."""
 
-    def __init__(
-        self, application: Callable[..., Iterable[bytes]], host: str, port: int, threads: int = 16
-    ) -> None:
+    def __init__(self, application: Callable[..., Iterable[bytes]], host: str, port: int, threads: int = 16) -> None:
         from waitress.server import create_server
 
         self._sockets: dict[int, Any] = {}

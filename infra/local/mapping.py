@@ -586,9 +586,7 @@ class Lane:
             rest = Piece(piece.records[len(records) :], piece.failures, piece.invocations)
             self._pieces.appendleft(rest)
 
-    def _invocation_record(
-        self, piece: Piece, records: list[Record], condition: str, now: float
-    ) -> dict[str, Any]:
+    def _invocation_record(self, piece: Piece, records: list[Record], condition: str, now: float) -> dict[str, Any]:
         """The document for the on-failure destination: where the records are, never the records themselves.
 
         Form: services-dynamodb-errors, "Example Amazon SNS and Amazon SQS invocation record".

@@ -231,9 +231,7 @@ def rate_seconds(expression: str) -> float | None:
 class Scheduler:
     """Calls functions at the rates of the template, the first time after one pause, as EventBridge does."""
 
-    def __init__(
-        self, entries: Sequence[tuple[Schedule, Invoker]], clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, entries: Sequence[tuple[Schedule, Invoker]], clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._due: list[tuple[float, float, Schedule, Invoker]] = []
         for schedule, invoke in entries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -129,8 +130,8 @@ class Stack:
             require_free(self._wanted_port, "the API", "--port")
         if self._own_home:
             self._cleanup.callback(shutil.rmtree, self._home, ignore_errors=True)
-        with self._step("emulator and Valkey"):
-            self._start_processes()
+        with self._step("emulator, Valkey, layer"):
+            self._prepare()
         with self._step("template deployed"):
             self._deploy()
         with self._step("functions loaded"):
@@ -146,20 +147,26 @@ class Stack:
         yield
         self._progress(what, time.monotonic() - started)
 
-    def _start_processes(self) -> None:
-        with ThreadPoolExecutor(2) as pool:
-            started = [pool.submit(part.start) for part in (self.emulator, self.cache)]
-            for part in (self.emulator, self.cache):
-                self._cleanup.callback(part.stop)
-            # Imported while the processes start, which takes them about as long.
-            import boto3  # noqa: F401
-        for future in started:
-            future.result()
+    def _prepare(self) -> None:
+        """Everything that can be done at the same time: two programs start while the layer is built."""
+        from infra.local.deploy import build_layer
+
+        self._set_environment(aws_environment(self.endpoint_url))
+        for part in (self.emulator, self.cache):
+            self._cleanup.callback(part.stop)
+        with ThreadPoolExecutor(4) as pool:
+            jobs = [pool.submit(job) for job in (self._start_emulator, self.cache.start, build_layer, _import)]
+        for job in jobs:
+            job.result()
+
+    def _start_emulator(self) -> None:
+        self.emulator.start()
+        # It loads CloudFormation, which is most of what it has, on the first such call.
+        session(self.endpoint_url).client("cloudformation").list_stacks()
 
     def _deploy(self) -> None:
         from infra.local.deploy import deploy
 
-        self._set_environment(aws_environment(self.endpoint_url))
         parameters = {
             **local_parameters(),
             "EndpointUrl": self.endpoint_url,
@@ -241,6 +248,12 @@ def start_source(
     poller = QueuePoller(queue, invoke, QueueSettings.of(source.settings))
     poller.start()
     return poller.stop
+
+
+def _import() -> None:
+    """Loads what the functions need, so that it is there when they are loaded."""
+    for name in ("boto3", "chalice.app", "aws_lambda_powertools.utilities.data_classes", "valkey", "waitress"):
+        importlib.import_module(name)
 
 
 def local_parameters() -> dict[str, str]:

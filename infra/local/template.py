@@ -432,9 +432,7 @@ def _named(key: str, argument: Any) -> Iterator[str]:
 # --- of a deployed stack ------------------------------------------------------------------------------------
 
 
-def deployed(
-    path: Path, session: boto3.Session, stack_name: str, endpoint_url: str | None = None
-) -> Template:
+def deployed(path: Path, session: boto3.Session, stack_name: str, endpoint_url: str | None = None) -> Template:
     """The template at `path`, resolved against the stack deployed from it.
 
     `session` makes the clients; `endpoint_url` is for an emulator.

@@ -17,9 +17,7 @@ from infra.local.template import Route
 ROUTES = [
     Route("POST /v1/like", "POST", "/v1/like", "Write"),
     Route("GET /v1/users/{user_id}/likes", "GET", "/v1/users/{user_id}/likes", "Read"),
-    Route(
-        "GET /v1/items/{item_type}/{item_id}/likers", "GET", "/v1/items/{item_type}/{item_id}/likers", "Read"
-    ),
+    Route("GET /v1/items/{item_type}/{item_id}/likers", "GET", "/v1/items/{item_type}/{item_id}/likers", "Read"),
     Route("$default", "$default", "", "Other"),
 ]
 CORS = {
@@ -206,9 +204,7 @@ def test_what_no_route_fits_goes_to_default(method: str, uri: str) -> None:
     assert "pathParameters" not in client.event
 
 
-@pytest.mark.parametrize(
-    "uri", ["/v1/users/%/likes", "/v1/users/%zz/likes", "/v1/users/%FF/likes", "/x/%C3%28", "/é"]
-)
+@pytest.mark.parametrize("uri", ["/v1/users/%/likes", "/v1/users/%zz/likes", "/v1/users/%FF/likes", "/x/%C3%28", "/é"])
 def test_a_path_that_is_not_encoded_utf_8_is_refused(uri: str) -> None:
     client = Client()
     answer = client.send("GET", uri)
@@ -240,9 +236,7 @@ def test_status_headers_cookies_and_body_come_back() -> None:
 
 
 def test_a_body_in_base64_is_decoded() -> None:
-    answer = Client(
-        {"statusCode": 200, "body": base64.b64encode(b"\x00\x01").decode(), "isBase64Encoded": True}
-    )
+    answer = Client({"statusCode": 200, "body": base64.b64encode(b"\x00\x01").decode(), "isBase64Encoded": True})
     assert answer.send("GET", "/").body == b"\x00\x01"
 
 
@@ -252,9 +246,7 @@ def test_an_answer_without_a_status_is_the_body() -> None:
 
 
 def test_headers_of_the_older_form_come_back() -> None:
-    answer = Client({"statusCode": 200, "multiValueHeaders": {"X-A": ["1", "2"]}, "body": ""}).send(
-        "GET", "/"
-    )
+    answer = Client({"statusCode": 200, "multiValueHeaders": {"X-A": ["1", "2"]}, "body": ""}).send("GET", "/")
     assert [value for name, value in answer.header_list if name == "x-a"] == ["1", "2"]
 
 
@@ -274,9 +266,7 @@ def test_head_has_no_body() -> None:
 
 def test_preflight_is_answered_by_the_gateway() -> None:
     client = Client(cors=CORS)
-    answer = client.send(
-        "OPTIONS", "/v1/like", ORIGIN="https://a.example", ACCESS_CONTROL_REQUEST_METHOD="POST"
-    )
+    answer = client.send("OPTIONS", "/v1/like", ORIGIN="https://a.example", ACCESS_CONTROL_REQUEST_METHOD="POST")
     assert client.events == []
     assert answer.status == 204
     assert answer.headers == {

@@ -98,9 +98,7 @@ class Function:
 
     @property
     def batches(self) -> list[list[int]]:
-        return [
-            [int(item["dynamodb"]["SequenceNumber"]) for item in event["Records"]] for event in self.events
-        ]
+        return [[int(item["dynamodb"]["SequenceNumber"]) for item in event["Records"]] for event in self.events]
 
 
 class World:
@@ -183,9 +181,7 @@ def test_an_idle_stream_is_read_four_times_a_second() -> None:
 
 
 def test_a_full_page_is_followed_by_the_next_read_at_once() -> None:
-    world = World(FakeStream(a=numbers(2500)), Function(), batch_size=10_000, batching_window_seconds=1).run(
-        1
-    )
+    world = World(FakeStream(a=numbers(2500)), Function(), batch_size=10_000, batching_window_seconds=1).run(1)
     assert [len(batch) for batch in world.function.batches] == [2500]
 
 
@@ -278,9 +274,7 @@ def test_a_stream_that_cannot_be_read_is_tried_again_with_growing_pauses() -> No
 
 def test_filtered_records_move_the_iterator_and_are_not_sent() -> None:
     criteria = {"Filters": [{"Pattern": '{"eventName": ["INSERT", "REMOVE"]}'}]}
-    stream = FakeStream(
-        a=[record(1), record(2, name="MODIFY"), record(3, name="REMOVE"), record(4, name="MODIFY")]
-    )
+    stream = FakeStream(a=[record(1), record(2, name="MODIFY"), record(3, name="REMOVE"), record(4, name="MODIFY")])
     world = World(stream, Function(), filter_criteria=criteria).run(1)
     assert world.function.batches == [[1, 3]]
     world.stream.faults.append(IteratorExpired())
@@ -349,9 +343,7 @@ def test_a_batch_is_given_up_after_its_retries_and_the_destination_gets_its_plac
 
 
 def test_no_retries_means_one_call() -> None:
-    world = World(
-        FakeStream(a=numbers(2)), Function(always=failing(1)), batch_size=1, maximum_retry_attempts=0
-    )
+    world = World(FakeStream(a=numbers(2)), Function(always=failing(1)), batch_size=1, maximum_retry_attempts=0)
     assert world.run(1).function.batches == [[1], [2]]
 
 
@@ -539,9 +531,7 @@ def test_the_end_of_a_shard_closes_its_window_and_the_child_begins_afresh() -> N
     stream = FakeStream(a=[record(1)], b=[record(2)])
     stream.parents, stream.ended = {"b": "a"}, {"a"}
     world = World(stream, Function(always=counting), tumbling_window_seconds=300).run(1)
-    shards = [
-        (event["shardId"], event["isFinalInvokeForWindow"], event["state"]) for event in world.function.events
-    ]
+    shards = [(event["shardId"], event["isFinalInvokeForWindow"], event["state"]) for event in world.function.events]
     assert shards == [("a", False, {}), ("a", True, {"n": 1}), ("b", False, {})]
 
 
@@ -582,9 +572,7 @@ def test_a_closing_call_is_given_up_after_its_retries() -> None:
             raise FunctionFailed
         return counting(event)
 
-    world = windowed(
-        [record(1), record(2, created=NOON + 300)], Function(always=answer), maximum_retry_attempts=1
-    )
+    world = windowed([record(1), record(2, created=NOON + 300)], Function(always=answer), maximum_retry_attempts=1)
     world.now = NOON + 301
     assert world.run(10).function.batches == [[1], [], [], [2]]
 

@@ -182,9 +182,7 @@ def test_intrinsic_functions(template: Template, value: Any, expected: Any) -> N
     assert template.resolve(value) == expected
 
 
-@pytest.mark.parametrize(
-    "value", [{"Ref": "Nobody"}, {"Fn::GetAtt": ["Nobody", "Arn"]}, {"Fn::If": ["No", 1, 2]}]
-)
+@pytest.mark.parametrize("value", [{"Ref": "Nobody"}, {"Fn::GetAtt": ["Nobody", "Arn"]}, {"Fn::If": ["No", 1, 2]}])
 def test_what_is_not_known_is_said(template: Template, value: Any) -> None:
     with pytest.raises(TemplateError, match="No"):
         template.resolve(value)
