@@ -120,12 +120,12 @@ def _over_limit(parsed: dict[int, Operation]) -> dict[int, RateLimited]:
     by_user: defaultdict[str, list[int]] = defaultdict(list)
     for i, made in parsed.items():
         by_user[made.key.user_id].append(i)
-    refused: dict[int, RateLimited] = {}
-    for user_id, positions in by_user.items():
-        taken = guard.take(SERVICE, user_id, len(positions))
-        for i in positions[taken.granted :]:
-            refused[i] = guard.rate_limited(taken)
-    return refused
+    taken = guard.take(SERVICE, {user_id: len(positions) for user_id, positions in by_user.items()})
+    return {
+        i: guard.rate_limited(taken[user_id])
+        for user_id, positions in by_user.items()
+        for i in positions[taken[user_id].granted :]
+    }
 
 
 def _refused(error: TallymarkError) -> dict[str, Any]:

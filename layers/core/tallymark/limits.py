@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
@@ -23,8 +24,8 @@ class Taken:
 class Windows(Protocol):
     """Logs of recent calls by key."""
 
-    def take(self, key: str, wanted: int, limit: int, window_s: int) -> Taken:
-        """Logs and allows as many of the wanted calls as fit; those refused use up nothing."""
+    def take(self, wanted: Mapping[str, int], limit: int, window_s: int) -> dict[str, Taken]:
+        """Per key logs and allows as many of the wanted calls as fit; those refused use up nothing."""
         ...
 
 
@@ -36,18 +37,21 @@ class ProcessWindows:
         self._logs: OrderedDict[str, deque[float]] = OrderedDict()
         self._lock = Lock()
 
-    def take(self, key: str, wanted: int, limit: int, window_s: int) -> Taken:
+    def take(self, wanted: Mapping[str, int], limit: int, window_s: int) -> dict[str, Taken]:
         with self._lock:
             now = self._now_s()
-            log = self._logs.setdefault(key, deque())
-            self._logs.move_to_end(key)
-            if len(self._logs) > _MAX_PROCESS_KEYS:
-                self._logs.popitem(last=False)
-            while log and log[0] <= now - window_s:
-                log.popleft()
-            granted = min(wanted, max(0, limit - len(log)))
-            log.extend([now] * granted)
-            return Taken(granted, log[0] + window_s - now if granted < wanted else 0.0)
+            return {key: self._take(key, calls, limit, window_s, now) for key, calls in wanted.items()}
+
+    def _take(self, key: str, wanted: int, limit: int, window_s: int, now: float) -> Taken:
+        log = self._logs.setdefault(key, deque())
+        self._logs.move_to_end(key)
+        if len(self._logs) > _MAX_PROCESS_KEYS:
+            self._logs.popitem(last=False)
+        while log and log[0] <= now - window_s:
+            log.popleft()
+        granted = min(wanted, max(0, limit - len(log)))
+        log.extend([now] * granted)
+        return Taken(granted, log[0] + window_s - now if granted < wanted else 0.0)
 
 
 class Clock(Protocol):

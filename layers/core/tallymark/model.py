@@ -19,8 +19,7 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 
 def format_time(ms: int) -> str:
     """RFC 3339 in UTC with milliseconds, of milliseconds since the epoch."""
-    moment = _EPOCH + dt.timedelta(milliseconds=ms)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z".rjust(24, "0")
+    return (_EPOCH + dt.timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def parse_time(text: str, field: str | None = None) -> int:

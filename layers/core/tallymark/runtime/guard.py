@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from threading import Lock
 
 from tallymark.errors import RateLimited
@@ -22,9 +23,9 @@ class _Fallbacks:
         self._next_report_s = 0.0
         self._lock = Lock()
 
-    def note(self, service: str) -> None:
+    def note(self, service: str, decisions: int) -> None:
         with self._lock:
-            self._unreported += 1
+            self._unreported += decisions
             now_s = time.monotonic()
             if now_s < self._next_report_s:
                 return
@@ -39,16 +40,16 @@ _fallbacks = _Fallbacks()
 def charge(service: str, actor: Actor, user_id: str) -> None:
     """Takes one call from the user's window; RateLimited if there is none left."""
     if not actor.service:
-        taken = take(service, user_id, 1)
+        taken = take(service, {user_id: 1})[user_id]
         if not taken.granted:
             raise rate_limited(taken)
 
 
-def take(service: str, user_id: str, wanted: int) -> Taken:
-    """As many of the wanted calls as the user may make now."""
-    taken, process_only = wiring.take_for_user(user_id, wanted)
+def take(service: str, wanted: Mapping[str, int]) -> dict[str, Taken]:
+    """As many of the calls that each user wants as that user may make now."""
+    taken, process_only = wiring.take_for_users(wanted)
     if process_only:
-        _fallbacks.note(service)
+        _fallbacks.note(service, sum(wanted.values()))
     return taken
 
 

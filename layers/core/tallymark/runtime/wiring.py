@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
@@ -118,15 +118,15 @@ def _process_windows() -> ProcessWindows:
     return ProcessWindows(time.monotonic)
 
 
-def take_for_user(user_id: str, wanted: int) -> tuple[Taken, bool]:
-    """How many of a user's calls are allowed now, and whether only this process was asked (no Valkey)."""
+def take_for_users(wanted: Mapping[str, int]) -> tuple[dict[str, Taken], bool]:
+    """How many of each user's calls are allowed now, and whether only this process was asked (no Valkey)."""
     limit = settings().rate_limit_per_minute
     if (windows := _user_windows()) is not None:
         try:
-            return windows.take(user_id, wanted, limit, RATE_LIMIT_WINDOW_S), False
+            return windows.take(wanted, limit, RATE_LIMIT_WINDOW_S), False
         except ValkeyDown:
             pass
-    return _process_windows().take(user_id, wanted, limit, RATE_LIMIT_WINDOW_S), True
+    return _process_windows().take(wanted, limit, RATE_LIMIT_WINDOW_S), True
 
 
 def _cache_namespace() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tallymark import __version__
 from tallymark.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -39,7 +40,11 @@ TRANSIENT_CODES = frozenset(
 
 
 def connect() -> DynamoDBClient:
-    """A client that gives up on a silent connection early enough for a second try within a request."""
+    """A client that gives up on a silent connection early enough for a second try within a request.
+
+    A user agent of our own and no client-side validation save a third of the SDK's CPU per call
+    (tests/bench/handler_cpu.py): it builds its default user agent anew, twice, for each.
+    """
     import boto3
     from botocore.config import Config
 
@@ -49,6 +54,8 @@ def connect() -> DynamoDBClient:
         retries={"mode": "standard", "total_max_attempts": 4},
         max_pool_connections=2 * THREADS,
         tcp_keepalive=True,
+        user_agent=f"tallymark/{__version__}",
+        parameter_validation=False,
     )
     return boto3.client("dynamodb", config=config)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import lru_cache
 
 from tallymark.model import Counter, LikeKey, Stamp, Target
 
@@ -27,6 +28,8 @@ _MS_OFFSET = 2**63  # moves times before 1970 to positive numbers, so that byte 
 
 def escape(text: str) -> str:
     """The text without the separator, reversibly; as in JSON Pointer (RFC 6901)."""
+    if "#" not in text and "~" not in text:
+        return text
     return text.replace("~", "~0").replace("#", "~1")
 
 
@@ -38,6 +41,7 @@ def unescape(text: str) -> str:
     return plain
 
 
+@lru_cache(maxsize=1024)
 def target_key(target: Target) -> str:
     return f"{target.item_type}#{escape(target.item_id)}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tallymark.counts import Peeked
@@ -189,8 +189,14 @@ class ValkeyWindows:
     def __init__(self, server: ValkeyServer, namespace: str, limit_name: str) -> None:
         self._server, self._namespace, self._limit_name = server, namespace, limit_name
 
-    def take(self, key: str, wanted: int, limit: int, window_s: int) -> Taken:
-        """Logs and allows as many of the wanted calls as fit; those refused use up nothing."""
-        name = keys.cache_limit_key(self._namespace, self._limit_name, key)
-        ((granted, wait_us),) = self._server.run(_TAKE, [(name, (wanted, limit, window_s))])
-        return Taken(int(granted), int(wait_us) / 1_000_000)
+    def take(self, wanted: Mapping[str, int], limit: int, window_s: int) -> dict[str, Taken]:
+        """Per key logs and allows as many of the wanted calls as fit; those refused use up nothing."""
+        calls = [
+            (keys.cache_limit_key(self._namespace, self._limit_name, key), (number, limit, window_s))
+            for key, number in wanted.items()
+        ]
+        answers = self._server.run(_TAKE, calls)
+        return {
+            key: Taken(int(granted), int(wait_us) / 1_000_000)
+            for key, (granted, wait_us) in zip(wanted, answers, strict=True)
+        }

@@ -1,0 +1,162 @@
+"""CPU of our code per call, with the SDK's transport stubbed: no socket, no TLS, no emulator.
+
+    .venv/bin/python -m tests.bench.handler_cpu
+
+Rounds are outermost, so that a slow stretch of the machine hits every row alike; medians are printed. The target
+column is the issue's; the SDK and Chalice rows are what the platform costs by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.bench.events import ENVIRONMENT, ROOT, Context, function, http_event
+
+ROUNDS, SECONDS = 7, 0.4
+BATCH = 100
+
+
+def main() -> int:
+    """Prints the table; 1 if a target is missed."""
+    os.environ.update(ENVIRONMENT)
+    rows = _rows()
+    samples: dict[str, list[float]] = {name: [] for name in rows}
+    for round_number in range(ROUNDS):
+        print(f"\rround {round_number + 1} of {ROUNDS}", end="", file=sys.stderr, flush=True)
+        for name, (work, per, _) in rows.items():
+            samples[name].append(_cpu_ms(work) / per)
+    print("\r", end="", file=sys.stderr)
+    print(f"CPU per call, median of {ROUNDS} rounds; {platform.machine()}, Python {platform.python_version()}")
+    missed = False
+    for name, (_, _, target) in rows.items():
+        missed |= _print_row(name, statistics.median(samples[name]), target)
+    missed |= _print_row("write function: import and set-up", _set_up_ms(), 400.0)
+    return int(missed)
+
+
+def _print_row(name: str, value: float, target: float | None) -> bool:
+    verdict = "" if target is None else f"   target {target:7.3f}   {'met' if value <= target else 'MISSED'}"
+    print(f"  {name:40} {value:8.3f} ms{verdict}")
+    return target is not None and value > target
+
+
+def _rows() -> dict[str, tuple[Callable[[], Any], int, float | None]]:
+    """Name -> (one call, likes in it, target in ms)."""
+    from chalice.app import Chalice
+
+    from tallymark.model import Count, Target
+    from tallymark.runtime import wiring
+
+    client = wiring.dynamodb()
+    client.meta.events.register("before-send.dynamodb", _answer)
+    write, read, context = function("write_api").app, function("read_api").app, Context()
+    wiring.settings()
+    bare = Chalice("bare", configure_logs=False, env={})
+    bare.route("/", methods=["GET"])(lambda: {})
+    bare_event = {
+        "requestContext": {"httpMethod": "GET", "resourcePath": "/"},
+        "headers": {}, "multiValueQueryStringParameters": None, "pathParameters": None,
+        "stageVariables": None, "body": None,
+    }  # fmt: skip
+    # Users differ, as they do in life: the rate limit of one would refuse the 101st like.
+    likes = [
+        http_event("POST", "/v1/like", {"user_id": f"user-{i}", "item_id": "post-1", "item_type": "post"})
+        for i in range(20_000)
+    ]
+    batches = [
+        http_event("POST", "/v1/batch", {"operations": [
+            {"action": "like", "user_id": f"user-{i}-{j}", "item_id": f"post-{j}", "item_type": "post"}
+            for j in range(BATCH)
+        ]}) for i in range(400)
+    ]  # fmt: skip
+    count = http_event("GET", "/v1/count", query="item_id=post-1&item_type=post")
+    sources = wiring.count_sources()
+
+    def cached_count() -> Any:
+        sources.process.put(Target("post", "post-1"), known, wiring.now_ms())
+        return read(count, context)
+
+    known = Count({"like": 12_345}, wiring.now_ms() + 3_600_000)
+    item = {
+        "pk": {"S": "user-1"},
+        "sk": {"S": "post#post-1#like"},
+        "lk": {"S": "post#post-1#0"},
+        "at": {"B": b"x" * 16},
+    }
+
+    def put() -> Any:
+        return client.put_item(
+            TableName="likes", Item=item, ConditionExpression="attribute_not_exists(pk)",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )  # fmt: skip
+
+    def each(events: list[dict[str, Any]]) -> Callable[[], Any]:
+        position = iter(range(10**9))
+        return lambda: write(events[next(position) % len(events)], context)
+
+    answer = write(likes[0], context)
+    assert answer["statusCode"] == 200, answer
+    answer = write(batches[0], context)
+    assert all(r.get("changed") for r in json.loads(answer["body"])["results"]), answer
+    return {
+        "SDK alone: put_item": (put, 1, None),
+        "Chalice alone: dispatch": (lambda: bare(bare_event, context), 1, None),
+        "like": (each(likes), 1, 0.5),
+        "cached count": (cached_count, 1, 0.12),
+        "like in a batch of 100": (each(batches), BATCH, 0.06),
+    }
+
+
+def _answer(request: Any, **_: Any) -> Any:
+    """What DynamoDB would answer, without a socket."""
+    from botocore.awsrequest import AWSResponse
+
+    body = b"{}"
+    if request.headers["X-Amz-Target"].endswith(b"BatchExecuteStatement"):
+        statements = json.loads(request.body)["Statements"]
+        body = json.dumps({"Responses": [{"TableName": "likes"} for _ in statements]}).encode()
+    response = AWSResponse(request.url, 200, {"content-type": "application/x-amz-json-1.0"}, None)
+    response._content = body
+    return response
+
+
+def _cpu_ms(work: Callable[[], Any]) -> float:
+    """Milliseconds of CPU per call, all threads of the process together."""
+    for _ in range(20):
+        work()
+    calls, begun, until = 0, time.process_time(), time.perf_counter() + SECONDS
+    while time.perf_counter() < until:
+        for _ in range(10):
+            work()
+        calls += 10
+    return (time.process_time() - begun) * 1000 / calls
+
+
+def _set_up_ms() -> float:
+    """Wall time in a new interpreter from nothing to a write function that has its client."""
+    code = (
+        "import time; t = time.perf_counter();"
+        "import sys; sys.path.insert(0, 'functions/write_api');"
+        "import app; from tallymark.runtime import wiring; wiring.like_table(); wiring.settings();"
+        "print((time.perf_counter() - t) * 1000)"
+    )
+    times = []
+    for _ in range(ROUNDS + 1):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT,
+            env={**os.environ, **ENVIRONMENT},
+        )  # fmt: skip
+        times.append(float(done.stdout))
+    return statistics.median(times[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
