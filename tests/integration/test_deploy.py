@@ -6,12 +6,16 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 from infra.local.deploy import DeployError, apply_what_is_dropped, deploy, session
 from infra.local.emulator import Emulator
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.type_defs import AttributeValueTypeDef
 
 PARAMETERS = {"Stage": "test", "AuthMode": "open", "StreamMapping": "disabled", "SingleLane": "test"}
 
@@ -61,8 +65,9 @@ def test_a_function_can_be_invoked_with_a_made_up_event(emulator: Emulator, outp
 def test_disabled_mappings_deliver_nothing(emulator: Emulator, outputs: dict[str, str]) -> None:
     url = emulator.endpoint_url
     table = outputs["LikesTable"]
-    like = {"pk": {"S": "someone"}, "sk": {"S": "something"}, "lk": {"S": "x"}, "at": {"B": b"1"}}
-    session().client("dynamodb", endpoint_url=url).put_item(TableName=table, Item=like)
+    dynamodb = session().client("dynamodb", endpoint_url=url)
+    key: dict[str, AttributeValueTypeDef] = {"pk": {"S": "someone"}, "sk": {"S": "something"}}
+    dynamodb.put_item(TableName=table, Item={**key, "lk": {"S": "x"}, "at": {"B": b"1"}})
     sqs = session().client("sqs", endpoint_url=url)
     sqs.send_message(QueueUrl=outputs["ParkedQueueUrl"], MessageBody="{}")
     time.sleep(2)  # the emulator polls once a second
@@ -71,9 +76,7 @@ def test_disabled_mappings_deliver_nothing(emulator: Emulator, outputs: dict[str
     )
     assert waiting["Attributes"]["ApproximateNumberOfMessages"] == "1"
     sqs.purge_queue(QueueUrl=outputs["ParkedQueueUrl"])
-    session().client("dynamodb", endpoint_url=url).delete_item(
-        TableName=table, Key={name: like[name] for name in ("pk", "sk")}
-    )
+    dynamodb.delete_item(TableName=table, Key=key)
 
 
 def test_alarms_and_dashboard_come_from_the_nested_templates(emulator: Emulator, outputs: dict[str, str]) -> None:
