@@ -111,7 +111,9 @@ class DynamoDBStream:
         # The JSON that DynamoDB Streams sends is the form in which Lambda hands records on: binary values in
         # base64, times as numbers. Taking it before botocore turns it into Python types is both exact and
         # cheap.
-        client.meta.events.register("before-parse.dynamodb-streams.GetRecords", _keep_json)
+        # The id keeps it from being registered twice: the second would find nothing left to take.
+        event = "before-parse.dynamodb-streams.GetRecords"
+        client.meta.events.register(event, _keep_json, unique_id="tallymark-keep-json")
 
     def shards(self) -> list[Shard]:
         """Every shard, all pages."""

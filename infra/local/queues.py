@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RECEIVE_MAX_MESSAGES = 10  # SQS API Reference, ReceiveMessage
-LONG_POLL_SECONDS = 2  # Lambda waits up to 20 s; a short one lets the stack stop soon
+LONG_POLL_SECONDS = 1  # Lambda waits up to 20 s; a short one lets the stack stop soon
 PAUSE_AFTER_ERROR_SECONDS = 1.0
 
 Message = Mapping[str, Any]
