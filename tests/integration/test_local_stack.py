@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,12 @@ def test_valkey_comes_back_on_its_port_and_empty(tmp_path: Path) -> None:
     import valkey
 
     with Cache(home=tmp_path / "data", log=tmp_path / "log") as cache:
-        client = valkey.Valkey.from_url(cache.url)
-        client.set("a", "1")
-        cache.stop()
-        assert not listening(cache.port)
-        cache.start()
-        assert client.get("a") is None
-        client.close()
+        with closing(valkey.Valkey.from_url(cache.url)) as client:
+            client.set("a", "1")
+            cache.stop()
+            assert not listening(cache.port)
+            cache.start()
+            assert client.get("a") is None
     assert not listening(cache.port)
 
 
