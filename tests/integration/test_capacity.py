@@ -1,0 +1,134 @@
+"""What a like costs, as the engine counts it. A cost that grows is a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tallymark import likes
+from tallymark.fold import Change, Delta, Lane, Mark, apply
+from tallymark.model import Counter, LikeKey, Target
+from tallymark.runtime import wiring
+from tallymark.storage.counter_table import CounterTable
+from tests.integration.conftest import Tables
+
+MARK_BYTES = 12 + 21  # name and value
+LONGEST = "ü" * 128  # 256 bytes
+
+
+@contextmanager
+def metered(client: Any) -> Iterator[list[tuple[str, Any]]]:
+    """Every call's name and consumed capacity, which each call is made to report."""
+    seen: list[tuple[str, Any]] = []
+
+    def ask(params: dict[str, Any], model: Any, **_: Any) -> None:
+        params["ReturnConsumedCapacity"] = "INDEXES"
+
+    def note(parsed: dict[str, Any], model: Any, **_: Any) -> None:
+        seen.append((model.name, parsed.get("ConsumedCapacity")))
+
+    client.meta.events.register("before-parameter-build.dynamodb", ask)
+    client.meta.events.register("after-call.dynamodb", note)
+    try:
+        yield seen
+    finally:
+        client.meta.events.unregister("before-parameter-build.dynamodb", ask)
+        client.meta.events.unregister("after-call.dynamodb", note)
+
+
+def delta(target: Target, sequence: int) -> Delta:
+    counter = Counter(target, "like")
+    return Delta(counter, (Change(counter, 1, sequence, 1_700_000_000),))
+
+
+def add(
+    table: CounterTable, target: Target, sequence: int, lane: str = "shardId-00000001573689847184-864758bb"
+) -> None:
+    undone = apply(
+        table, Lane(lane, 0), [delta(target, sequence)], now_s=1_700_000_000, pauses=iter(()), sleep=lambda _: None
+    )
+    assert undone == []
+
+
+@pytest.mark.parametrize("user", ["user-1", LONGEST])
+def test_a_like_costs_one_write_unit_on_the_table_and_one_per_index(tables: Tables, target: Target, user: str) -> None:
+    longest = (
+        Target("t" * 32, target.item_id + LONGEST[: 256 - len(target.item_id)][:112]) if user == LONGEST else target
+    )
+    with metered(tables.client) as calls:
+        likes.like(tables.likes, LikeKey(user, longest, "like"), at_ms=1)
+    ((name, capacity),) = calls
+    assert name == "PutItem"
+    assert capacity["Table"]["CapacityUnits"] == 1
+    assert {i: c["CapacityUnits"] for i, c in capacity["LocalSecondaryIndexes"].items()} == {"by-time": 1}
+    assert {i: c["CapacityUnits"] for i, c in capacity["GlobalSecondaryIndexes"].items()} == {"likers": 1}
+    assert capacity["CapacityUnits"] == 3
+
+
+def test_an_unlike_costs_the_same(tables: Tables, target: Target) -> None:
+    key = LikeKey("user", target, "like")
+    likes.like(tables.likes, key, at_ms=1)
+    with metered(tables.client) as calls:
+        likes.unlike(tables.likes, key)
+    assert [(name, capacity["CapacityUnits"]) for name, capacity in calls] == [("DeleteItem", 3)]
+
+
+def test_a_like_in_a_batch_is_one_statement_of_an_item_under_one_kilobyte(tables: Tables, target: Target) -> None:
+    """The emulator leaves indexes out of a statement's units, so the item's size is what is checked."""
+    operations = [likes.Operation(LikeKey(f"user-{n}", target, "like"), like=True) for n in range(50)]
+    with metered(tables.client) as calls:
+        likes.apply_all(tables.likes, operations, now_ms=1)
+    assert [name for name, _ in calls] == ["BatchExecuteStatement"] * 2
+    assert sum(table["CapacityUnits"] for _, capacity in calls for table in capacity) == 50
+    (item,) = tables.client.query(
+        TableName=tables.outputs["LikesTable"], KeyConditionExpression="pk = :u",
+        ExpressionAttributeValues={":u": {"S": "user-7"}}, Limit=1, ScanIndexForward=False,
+    )["Items"]  # fmt: skip
+    assert set(item) == {"pk", "sk", "lk", "at"}
+    assert sum(len(name) + len(next(iter(value.values()))) for name, value in item.items()) < 200
+
+
+def test_a_row_update_costs_one_write_unit_whether_the_row_is_new_or_known(tables: Tables, target: Target) -> None:
+    counters = tables.new_counters()
+    for sequence in (1, 2, 3):
+        with metered(tables.client) as calls:
+            add(counters, target, sequence)
+        ((name, capacity),) = calls  # no second call: no condition fails, nothing is read before
+        assert name == ("UpdateItem" if sequence == 1 else "BatchExecuteStatement")
+        assert (capacity if sequence == 1 else capacity[0])["CapacityUnits"] == 1
+    with metered(tables.client) as calls:
+        add(tables.new_counters(), target, 4)
+    assert [(name, capacity["CapacityUnits"]) for name, capacity in calls] == [("UpdateItem", 1)]
+
+
+def test_a_row_with_the_marks_of_two_days_still_fits_one_write_unit(tables: Tables, target: Target) -> None:
+    """100 lanes, a new one in place of each every 4 h, over 64 rows: 19 marks a row."""
+    for n in range(19):
+        add(tables.new_counters(), target, 1, f"shardId-{n:020d}-864758bb")
+    with metered(tables.client) as calls:
+        add(tables.new_counters(), target, 2, f"shardId-{0:020d}-864758bb")
+    assert [capacity["CapacityUnits"] for _, capacity in calls] == [1]
+    assert len("@" + "x" * 11) + len(_packed()) == MARK_BYTES
+
+
+def test_a_cold_count_costs_one_query(tables: Tables, target: Target) -> None:
+    add(tables.new_counters(), target, 1)
+    for read in (lambda: tables.counters.counts([target], consistent=False),):
+        with metered(tables.client) as calls:
+            (count,) = read()
+        assert count is not None
+        assert count.total == 1
+        assert [(name, capacity["CapacityUnits"]) for name, capacity in calls] == [("Query", 0.5)]
+
+
+def _packed() -> bytes:
+    from tallymark.storage.counter_table import pack_mark
+
+    return pack_mark(Mark(1, 1))
+
+
+def test_wiring_uses_one_client(tables: Tables) -> None:
+    assert wiring.dynamodb() is wiring.dynamodb()
