@@ -392,6 +392,8 @@ class Server:
     def __init__(self, application: Callable[..., Iterable[bytes]], host: str, port: int, threads: int = 16) -> None:
         from waitress.server import create_server
 
+        # It warns of every request that waits for a thread, which under load is each.
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         self._sockets: dict[int, Any] = {}
         self._server = create_server(
             application,
