@@ -10,13 +10,14 @@ import boto3
 import pytest
 
 from infra.local import emulator as module
-from infra.local.emulator import Emulator, session
+from infra.local.emulator import ACCESS_KEY, REGION, SECRET_KEY, Emulator
 
 
 def streamed(endpoint_url: str) -> list[str]:
     """The events that an INSERT, an UPDATE and a DELETE of PartiQL put into a stream, after one PutItem."""
-    made: boto3.Session = session(endpoint_url)
-    dynamodb, streams = made.client("dynamodb"), made.client("dynamodbstreams")
+    made = boto3.Session(ACCESS_KEY, SECRET_KEY, region_name=REGION)
+    dynamodb = made.client("dynamodb", endpoint_url=endpoint_url)
+    streams = made.client("dynamodbstreams", endpoint_url=endpoint_url)
     arn = dynamodb.create_table(
         TableName="things",
         KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
