@@ -69,12 +69,8 @@ def test_an_error_names_the_field(tallymark: Command, api: FakeApi, monkeypatch:
     assert tallymark("like", "ada", "film", "..").stderr == "Error: invalid_request: No. (field item_id)\n"
 
 
-def test_an_api_that_is_down_is_said_to_be(
-    tallymark: Command, api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        api, "answer", lambda *_: (503, {}, {"status": "down", "dependencies": {"dynamodb": "down"}})
-    )
+def test_an_api_that_is_down_is_said_to_be(tallymark: Command, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "answer", lambda *_: (503, {}, {"status": "down", "dependencies": {"dynamodb": "down"}}))
     result = tallymark("status")
     assert "status   down: dynamodb down" in result.stdout
     assert result.exit_code == 1
@@ -93,9 +89,7 @@ def test_the_local_key_goes_to_the_local_stack_only(tallymark: Command, state_ho
     assert answer["acts_as"] == "caller"
 
 
-def test_the_local_key_is_used_where_its_url_is_given(
-    tallymark: Command, api: FakeApi, state_home: Path
-) -> None:
+def test_the_local_key_is_used_where_its_url_is_given(tallymark: Command, api: FakeApi, state_home: Path) -> None:
     local_stack(state_home, api.url)
     answer = json.loads(tallymark("status", "--json", "--url", api.url + "/", env=NOTHING_SAID).stdout)
     assert answer["acts_as"] == "service"

@@ -69,9 +69,7 @@ def test_likes_of_one_person_keep_their_order_over_all_connections(
     assert sum(map(len, api.arrived.values())) == 6000
 
 
-def test_a_persons_id_in_two_spellings_is_one_person(
-    tallymark: Command, api: FakeApi, tmp_path: Path
-) -> None:
+def test_a_persons_id_in_two_spellings_is_one_person(tallymark: Command, api: FakeApi, tmp_path: Path) -> None:
     spellings = ("\u00e9", "e\u0301")
     rows = (f"{spellings[row % 2]},{row}" for row in range(400))
     assert tallymark("import", write(tmp_path, "likes.csv", "user,item", *rows), *OPTIONS).exit_code == 0
@@ -93,9 +91,7 @@ def test_faults_that_pass_are_waited_out(tallymark: Command, api: FakeApi, ratin
     assert len(api.likes) == 9000
 
 
-def test_operations_that_were_put_off_go_again_alone(
-    tallymark: Command, api: FakeApi, tmp_path: Path
-) -> None:
+def test_operations_that_were_put_off_go_again_alone(tallymark: Command, api: FakeApi, tmp_path: Path) -> None:
     put_off = {"3": 429, "7": 503}
     api.refuse = lambda operation: put_off.pop(operation["item_id"], None)
     file = write(tmp_path, "likes.csv", "user,item", *(f"u,{item}" for item in range(10)))
@@ -104,9 +100,7 @@ def test_operations_that_were_put_off_go_again_alone(
     assert (api.calls, api.operations) == (2, 12)
 
 
-def test_bad_rows_are_reported_by_line_and_the_rest_goes_on(
-    tallymark: Command, api: FakeApi, tmp_path: Path
-) -> None:
+def test_bad_rows_are_reported_by_line_and_the_rest_goes_on(tallymark: Command, api: FakeApi, tmp_path: Path) -> None:
     lines = ["u1,1,5,2015-03-09T22:51:00Z", "u1,2,5", ",3,5,1", '"u\n4",4,5,1', "", "u5,5,5,soon"]
     lines += [f"u6,{'x' * 300},5,1", "u7,7,n/a,1", "u8,8,5,1"]
     file = write(tmp_path, "likes.csv", "user,item,rating,time", *lines)
@@ -149,9 +143,7 @@ def test_a_row_that_spoils_its_whole_call_is_found(tallymark: Command, api: Fake
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_caller_ends_the_import_at_once(
-    tallymark: Command, api: FakeApi, ratings: Path, status: int
-) -> None:
+def test_a_refused_caller_ends_the_import_at_once(tallymark: Command, api: FakeApi, ratings: Path, status: int) -> None:
     api.refuse = lambda _: status
     result = tallymark("import", str(ratings), *OPTIONS)
     assert result.exit_code == 1
@@ -257,9 +249,7 @@ def test_another_option_or_a_changed_file_starts_from_the_first_row(
     assert summary(tallymark("import", str(ratings), *OPTIONS))["resumed_at"] == 0
 
 
-def test_json_lines_keep_what_numbers_and_reactions_are(
-    tallymark: Command, api: FakeApi, tmp_path: Path
-) -> None:
+def test_json_lines_keep_what_numbers_and_reactions_are(tallymark: Command, api: FakeApi, tmp_path: Path) -> None:
     file = write(
         tmp_path,
         "likes.jsonl",
@@ -285,9 +275,7 @@ def test_json_lines_keep_what_numbers_and_reactions_are(
 
 
 def test_standard_input_is_read(tallymark: Command, api: FakeApi) -> None:
-    result = tallymark(
-        "import", "-", "--format", "csv", *OPTIONS, stdin=b"\xef\xbb\xbfuser,item\r\nu,\xff\r\nv,2\r\n"
-    )
+    result = tallymark("import", "-", "--format", "csv", *OPTIONS, stdin=b"\xef\xbb\xbfuser,item\r\nu,\xff\r\nv,2\r\n")
     assert result.exit_code == 0, result.output
     assert ("v", "film", "2", "like") in api.likes
 

@@ -98,9 +98,7 @@ def _send_parts(waiting: list[Operation], post: Post, patience: Patience, refuse
     return send(waiting[:middle], post, patience) + send(waiting[middle:], post, patience)
 
 
-def _judge(
-    sent: list[Operation], results: list[dict[str, Any]]
-) -> tuple[Answered, list[Operation], ApiError | None]:
+def _judge(sent: list[Operation], results: list[dict[str, Any]]) -> tuple[Answered, list[Operation], ApiError | None]:
     """The final answers, what must go again, and the error of the last of those."""
     if len(results) != len(sent):
         raise ApiError(200, "unexpected_answer", f"{len(results)} results for {len(sent)} operations")

@@ -45,11 +45,7 @@ class Settings:
 
 def state_folder(state_home: Path | None) -> Path:
     """The folder of our state: below XDG_STATE_HOME, or below its default where that is unset or relative."""
-    home = (
-        state_home
-        if state_home is not None and state_home.is_absolute()
-        else Path.home() / ".local" / "state"
-    )
+    home = state_home if state_home is not None and state_home.is_absolute() else Path.home() / ".local" / "state"
     return home / "tallymark"
 
 
@@ -63,13 +59,10 @@ def find_settings(url: str | None, service_key: str | None, folder: Path) -> Set
     if url is not None:
         address = _checked(url)
         known = local is not None and _checked(local["url"]) == address
-        return Settings(
-            address, service_key or (local["service_key"] if local and known else None), "as given"
-        )
+        return Settings(address, service_key or (local["service_key"] if local and known else None), "as given")
     if local is None:
         raise click.UsageError(
-            "no API is known: start one on this machine with `make up`, "
-            "or say where it is with --url or TALLYMARK_URL."
+            "no API is known: start one on this machine with `make up`, or say where it is with --url or TALLYMARK_URL."
         )
     return Settings(_checked(local["url"]), service_key or local["service_key"], f"the local stack, {path}")
 
@@ -125,11 +118,7 @@ def call(
     except httpx.TransportError as error:
         raise _unreachable(client.base_url, error) from error
     answer = _json_object(response)
-    if (
-        answer is not None
-        and "error" not in answer
-        and (response.is_success or response.status_code in expected)
-    ):
+    if answer is not None and "error" not in answer and (response.is_success or response.status_code in expected):
         return answer
     raise _error(response, answer)
 

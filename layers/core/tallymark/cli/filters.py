@@ -11,9 +11,7 @@ from typing import Any
 
 from tallymark.cli.values import number_of, text_of
 
-_CONDITION = re.compile(
-    r"\s*(?P<column>[^\s<>=!].*?)\s*(?P<operator>>=|<=|!=|==|=|>|<)\s*(?P<value>.*?)\s*", re.DOTALL
-)
+_CONDITION = re.compile(r"\s*(?P<column>[^\s<>=!].*?)\s*(?P<operator>>=|<=|!=|==|=|>|<)\s*(?P<value>.*?)\s*", re.DOTALL)
 _QUOTES = "\"'"
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -78,14 +76,10 @@ def parse_condition(source: str) -> Condition:
     """The condition that `rating>=4` spells; a quoted constant (`year>="2015"`) is text in any case."""
     match = _CONDITION.fullmatch(source)
     if match is None:
-        raise ConditionError(
-            f"{source!r} is no condition: COLUMN, one of >= <= > < = !=, and a value, as in rating>=4"
-        )
+        raise ConditionError(f"{source!r} is no condition: COLUMN, one of >= <= > < = !=, and a value, as in rating>=4")
     value = match["value"]
     if value[:1] in ("<", ">", "=", "!"):
-        raise ConditionError(
-            f"{source!r} has an operator that does not exist; quote a value that starts with one"
-        )
+        raise ConditionError(f"{source!r} has an operator that does not exist; quote a value that starts with one")
     symbol = "=" if match["operator"] == "==" else match["operator"]
     if len(value) > 1 and value[0] in _QUOTES and value[-1] == value[0]:
         return Condition(match["column"], symbol, value[1:-1], None)

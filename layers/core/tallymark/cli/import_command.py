@@ -56,9 +56,7 @@ class _Layout:
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
-@click.option(
-    "--format", "form", type=click.Choice(["csv", "tsv", "jsonl"]), help="Else by the file's extension."
-)
+@click.option("--format", "form", type=click.Choice(["csv", "tsv", "jsonl"]), help="Else by the file's extension.")
 @click.option("--delimiter", help="What separates the columns of a CSV file; a comma unless given.")
 @click.option("--user", default="user_id", show_default=True, help="The column with the user's id.")
 @click.option("--item", default="item_id", show_default=True, help="The column with the item's id.")
@@ -142,16 +140,12 @@ def _unknown_format() -> NoReturn:
     raise click.UsageError("the file's extension does not tell its format; say --format csv, tsv or jsonl")
 
 
-def _identity(
-    settings: Settings, layout: _Layout, selection: Selection, rejects: Path | None
-) -> dict[str, object]:
+def _identity(settings: Settings, layout: _Layout, selection: Selection, rejects: Path | None) -> dict[str, object]:
     """What makes an import another one, so that it does not go on where a different one stopped."""
     return {
         "url": settings.url,
         "layout": asdict(layout),
-        "where": [
-            [each.column, each.operator, each.value, each.number is None] for each in selection.conditions
-        ],
+        "where": [[each.column, each.operator, each.value, each.number is None] for each in selection.conditions],
         "columns": asdict(selection.columns),
         "rejects": str(rejects.resolve()) if rejects else None,
     }
@@ -159,9 +153,7 @@ def _identity(
 
 def _poster(client: httpx.Client) -> Post:
     def post(operations: list[dict[str, object]]) -> list[dict[str, Any]]:
-        results: list[dict[str, Any]] = call(client, "POST", "/v1/batch", body={"operations": operations})[
-            "results"
-        ]
+        results: list[dict[str, Any]] = call(client, "POST", "/v1/batch", body={"operations": operations})["results"]
         return results
 
     return post

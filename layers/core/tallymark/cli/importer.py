@@ -47,9 +47,7 @@ class Selection:
     columns: Columns
 
 
-def chunks(
-    rows: Iterable[Record | Reject], selection: Selection, position: Callable[[], int]
-) -> Iterator[Chunk]:
+def chunks(rows: Iterable[Record | Reject], selection: Selection, position: Callable[[], int]) -> Iterator[Chunk]:
     """The rows in stretches; `position` tells how many bytes have been read so far."""
     chunk = Chunk()
     for row in rows:
@@ -161,9 +159,7 @@ class Import:
         chunk = next(stretches, None)
         while chunk is not None:
             self.progress.begin(chunk.end, len(chunk.operations))
-            answers = [
-                pool.submit(self._send_lane, lane) for lane in lanes(chunk.operations, self.connections)
-            ]
+            answers = [pool.submit(self._send_lane, lane) for lane in lanes(chunk.operations, self.connections)]
             following = next(stretches, None)  # read while the server works
             self._settle(chunk, _joined(answers), tally)
             chunk = following
