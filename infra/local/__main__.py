@@ -72,7 +72,6 @@ def _up(options: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 1
     with _output_to_files(home / "logs") as terminal:
-        from infra.local.deploy import DeployError
         from infra.local.stack import Stack
 
         print("Tallymark starts on this machine. Ctrl-C stops it.\n", file=terminal)
@@ -86,7 +85,11 @@ def _up(options: argparse.Namespace) -> int:
         try:
             stack.start()
             return _serve(stack, terminal, started)
-        except (StartError, DeployError) as error:
+        except Exception as error:
+            from infra.local.deploy import DeployError  # not at the start: it loads the SDK, for a second
+
+            if not isinstance(error, StartError | DeployError):
+                raise
             print(f"\n{error}", file=terminal)
             return 1
         finally:

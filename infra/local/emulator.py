@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import sys
 from pathlib import Path
@@ -73,14 +72,32 @@ class Emulator:
         """Stops it; what it held is gone."""
         self._process.stop()
 
+    def load_cloudformation(self) -> None:
+        """Makes it load what deployments need, which is most of what it has and takes it a second or more.
+
+        It does so on the first such call, whatever the answer: this one is for the time in which nobody waits.
+        """
+        scope = f"{ACCESS_KEY}/20260101/{REGION}/cloudformation/aws4_request"
+        headers = {
+            "Authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        self._request("POST", "/", "Action=ListStacks&Version=2010-05-15", headers, timeout=60)
+
     def _healthy(self) -> bool:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=1)
+        return self._request("GET", "/_ministack/health", None, {}, timeout=1) == 200
+
+    def _request(self, method: str, path: str, body: str | None, headers: dict[str, str], timeout: float) -> int | None:
+        """The status of the answer; None where there is none."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout)
         try:
-            connection.request("GET", "/_ministack/health")
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
-            return response.status == 200 and isinstance(json.loads(response.read()), dict)
-        except (OSError, http.client.HTTPException, ValueError):
-            return False
+            response.read()
+        except (OSError, http.client.HTTPException):
+            return None
+        else:
+            return response.status
         finally:
             connection.close()
 

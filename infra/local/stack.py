@@ -149,20 +149,17 @@ class Stack:
 
     def _prepare(self) -> None:
         """Everything that can be done at the same time: two programs start while the layer is built."""
-        from infra.local.deploy import build_layer
-
         self._set_environment(aws_environment(self.endpoint_url))
         for part in (self.emulator, self.cache):
             self._cleanup.callback(part.stop)
         with ThreadPoolExecutor(4) as pool:
-            jobs = [pool.submit(job) for job in (self._start_emulator, self.cache.start, build_layer, _import)]
+            jobs = [pool.submit(job) for job in (self._start_emulator, self.cache.start, _build_layer, _import)]
         for job in jobs:
             job.result()
 
     def _start_emulator(self) -> None:
         self.emulator.start()
-        # It loads CloudFormation, which is most of what it has, on the first such call.
-        session(self.endpoint_url).client("cloudformation").list_stacks()
+        self.emulator.load_cloudformation()
 
     def _deploy(self) -> None:
         from infra.local.deploy import deploy
@@ -248,6 +245,12 @@ def start_source(
     poller = QueuePoller(queue, invoke, QueueSettings.of(source.settings))
     poller.start()
     return poller.stop
+
+
+def _build_layer() -> None:
+    from infra.local.deploy import build_layer
+
+    build_layer()
 
 
 def _import() -> None:
