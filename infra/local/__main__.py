@@ -189,29 +189,12 @@ def _output_to_files(folder: Path) -> Iterator[TextIO]:
 
 
 def _pump(options: argparse.Namespace) -> int:
-    import boto3
-    from botocore.config import Config
-
-    from infra.local import emulator
-    from infra.local.invoking import LambdaInvoke
-    from infra.local.mapping import Pump
-    from infra.local.stack import start_source
-    from infra.local.template import deployed
+    from infra.local.pumping import feeding
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    aws = emulator.session(options.endpoint_url) if options.endpoint_url else boto3.Session()
-    template = deployed(ROOT / "template.yaml", aws, options.stack, options.endpoint_url)
-    pumps: list[Pump] = []
-    with contextlib.ExitStack() as cleanup:
-        for source in template.event_sources:
-            function = template.functions[source.function]
-            # A call that is repeated by the SDK would be one that the pump does not know of.
-            config = Config(read_timeout=function.timeout_seconds + 10, retries={"total_max_attempts": 1})
-            client = aws.client("lambda", endpoint_url=options.endpoint_url, config=config)
-            arn = template.scope.arn("AWS::Lambda::Function", function.physical_id) or function.physical_id
-            invoke = LambdaInvoke(client, function.physical_id, arn)
-            cleanup.callback(start_source(source, invoke, aws, pumps, options.endpoint_url))
-            print(f"{source.name}: {source.arn} -> {function.physical_id}", flush=True)
+    with feeding(options.stack, options.endpoint_url) as fed:
+        for line in fed:
+            print(line, flush=True)
         while True:
             time.sleep(1)
 

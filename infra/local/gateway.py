@@ -386,6 +386,34 @@ def _body(environ: Environ) -> bytes | None:
 # --- the server ---------------------------------------------------------------------------------------------
 
 
+def _channel_class() -> Any:
+    """waitress's channel, with its own refusals (of a request line that is none, say) in our error form."""
+    from waitress.channel import HTTPChannel
+    from waitress.task import ErrorTask
+
+    class RefusalTask(ErrorTask):  # type: ignore[misc]
+        def execute(self) -> None:
+            status, headers, body = _refusal(self.request.error.code, self.request.error.body)
+            self.status = REASONS[status]
+            self.response_headers.extend(headers)
+            self.set_close_on_finish()
+            self.content_length = len(body)
+            self.write(body)
+
+    class Channel(HTTPChannel):  # type: ignore[misc]
+        error_task_class = RefusalTask
+
+    return Channel
+
+
+def _refusal(status: int, why: str) -> tuple[int, Headers, bytes]:
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _error(500, "internal", "The request failed.")
+    if status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE):
+        return _error(413, "payload_too_large", f"The request is too large: {why}.")
+    return _error(400, "invalid_request", f"This is no request that can be read: {why}.")
+
+
 class Server:
     """Serves a WSGI application with waitress on a thread of its own."""
 
@@ -409,6 +437,7 @@ class Server:
             backlog=512,
             connection_limit=1000,
         )
+        self._server.channel_class = _channel_class()
         self.port: int = self._server.effective_port
         self._thread = threading.Thread(target=self._server.run, name="gateway", daemon=True)
 

@@ -6,6 +6,7 @@ import base64
 import http.client
 import io
 import json
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -331,3 +332,29 @@ def test_requests_come_through_a_real_server_and_it_stops() -> None:
     assert client.event["queryStringParameters"] == {"x": "é"}
     with pytest.raises(ConnectionRefusedError):
         http.client.HTTPConnection("127.0.0.1", server.port, timeout=5).connect()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"),
+    [
+        (b"NONSENSE\r\n\r\n", 400, "invalid_request"),
+        (b"GET /caf\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n", 400, "invalid_request"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400, "invalid_request"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 400, "invalid_request"),
+        (b"GET / HTTP/1.1\r\nHost: " + b"a" * 300_000 + b"\r\n\r\n", 413, "payload_too_large"),
+    ],
+)
+def test_what_is_no_request_is_refused_in_our_form(request_bytes: bytes, status: int, code: str) -> None:
+    client = Client()
+    server = Server(client.gateway, "127.0.0.1", 0, threads=1)
+    server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            connection.sendall(request_bytes)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            assert response.status == status
+            assert json.loads(response.read())["error"]["code"] == code
+    finally:
+        server.stop()
+    assert client.events == []
