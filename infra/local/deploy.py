@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".tallymark"
 BUCKET = "tallymark-artifacts"
 TIMEOUT_S = 120
+LAYERS_KEPT = 5
 ZIP_TIME = (2020, 1, 1, 0, 0, 0)  # one time for every file, so that the same content is the same archive
 UPLOADED = {
     "AWS::Serverless::Function": "CodeUri",
@@ -84,7 +85,14 @@ def build_layer(root: Path = ROOT, cache: Path = CACHE) -> Path:
             part = archive.with_suffix(f".{os.getpid()}")
             part.write_bytes(zip_of_folder(Path(folder)))
             part.replace(archive)  # whole or not at all, whoever else builds it at the same time
+            _forget_old_layers(cache)
     return archive
+
+
+def _forget_old_layers(cache: Path) -> None:
+    archives = sorted(cache.glob("layer-*.zip"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in archives[LAYERS_KEPT:]:
+        path.unlink(missing_ok=True)
 
 
 def _layer_inputs(root: Path) -> list[Path]:
