@@ -92,11 +92,11 @@ def _matcher(path: str) -> re.Pattern[str]:
 
 
 def decode(text: str) -> str:
-    """Percent-decoded. Raises BadPath where that is not UTF-8."""
+    """Percent-decoded, except that %25 stays, as HTTP APIs hand paths on. Raises BadPath where it is not UTF-8."""
     if "%" not in text:
         return text
     try:
-        return unquote_to_bytes(text).decode("utf-8")
+        return unquote_to_bytes(text).decode("utf-8").replace("%", "%25")
     except UnicodeDecodeError:
         raise BadPath("the path is not UTF-8") from None
 
