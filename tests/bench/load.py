@@ -1,0 +1,234 @@
+"""The whole pipeline under load: likes, then counts, by 32 clients; then every count is compared.
+
+    make bench                      starts a stack of its own
+    make bench ARGS="--url http://127.0.0.1:8000"   takes one that runs
+
+Users and items follow a Zipf law over 100,000 and 2,000. Each user is an ordinary one: identity, rate limit and
+all. Exits 1 when a count is wrong 3 s after the load has ended, 2 when a rate is below its target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import bisect
+import contextlib
+import itertools
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from infra.local.processes import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+ITEMS, USERS = 2_000, 100_000
+LIKES_TARGET, COUNTS_TARGET, SETTLE_S = 500, 2_000, 3.0
+
+
+@dataclass
+class Measured:
+    """What one phase did."""
+
+    name: str
+    seconds: float = 0.0
+    latencies_ms: list[float] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def per_second(self) -> float:
+        return len(self.latencies_ms) / self.seconds
+
+    def __str__(self) -> str:
+        ordered = sorted(self.latencies_ms)
+        return (
+            f"  {self.name:7} {self.per_second:8,.0f}/s   median {statistics.median(ordered):6.1f} ms   "
+            f"p99 {ordered[int(len(ordered) * 0.99)]:6.1f} ms   answers {dict(self.statuses)}"
+        )
+
+
+class Zipf:
+    """Draws 0..n-1, the first ones most often."""
+
+    def __init__(self, n: int, rng: random.Random) -> None:
+        self._sums = list(itertools.accumulate(1 / (k + 1) for k in range(n)))
+        self._rng = rng
+
+    def draw(self) -> int:
+        return bisect.bisect_left(self._sums, self._rng.random() * self._sums[-1])
+
+
+class Connection:
+    """One kept-alive HTTP/1.1 connection: bytes out, status and body in."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+
+    async def __aenter__(self) -> Connection:
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        self._writer.write(request)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        return int(head[9:12]), await self._reader.readexactly(length)
+
+
+def like_request(user: int, item: int) -> bytes:
+    body = f'{{"user_id":"user-{user}","item_id":"{item}","item_type":"film"}}'
+    return (
+        f"POST /v1/like HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+
+
+def count_request(item: int) -> bytes:
+    return f"GET /v1/count?item_type=film&item_id={item} HTTP/1.1\r\nhost: bench\r\n\r\n".encode()
+
+
+async def load(
+    name: str, host: str, port: int, clients: int, seconds: float, one: Callable[[Connection], Awaitable[int]]
+) -> Measured:
+    """Keeps each client busy for the time."""
+    measured = Measured(name)
+    until = time.perf_counter() + seconds
+
+    async def client() -> None:
+        async with Connection(host, port) as connection:
+            while (begun := time.perf_counter()) < until:
+                measured.statuses[await one(connection)] += 1
+                measured.latencies_ms.append((time.perf_counter() - begun) * 1000)
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    measured.seconds = time.perf_counter() - begun
+    return measured
+
+
+async def run(host: str, port: int, clients: int, seconds: float, seed: int) -> int:
+    """The exit code."""
+    rng = random.Random(seed)
+    items, users, expected = Zipf(ITEMS, rng), Zipf(USERS, rng), Counter(await current(host, port))
+
+    async def like(connection: Connection) -> int:
+        item = items.draw()
+        status, body = await connection.ask(like_request(users.draw(), item))
+        if status == 200 and json.loads(body)["changed"]:
+            expected[str(item)] += 1
+        return status
+
+    async def count(connection: Connection) -> int:
+        return (await connection.ask(count_request(items.draw())))[0]
+
+    likes = await load("likes", host, port, clients, seconds, like)
+    lag_s, wrong = await settle(host, port, expected)
+    print(likes)
+    counts = await load("counts", host, port, clients, seconds, count)
+    print(counts)
+    print(f"  lag     {lag_s:8.2f} s until all {len(expected):,} counts ({expected.total():,} likes) were exact")
+    if wrong:
+        print(f"  WRONG   {len(wrong)} counts after {SETTLE_S} s, such as {dict(list(wrong.items())[:3])}")
+        return 1
+    missed = likes.per_second < LIKES_TARGET or counts.per_second < COUNTS_TARGET
+    failed = set(likes.statuses) - {200, 429} or set(counts.statuses) - {200}
+    print(
+        "  every count is exact; targets " + ("MISSED" if missed else "met") + (f"; FAILED {failed}" if failed else "")
+    )
+    return 2 if missed or failed else 0
+
+
+async def current(host: str, port: int) -> dict[str, int]:
+    """The counts of all items, read fresh."""
+    found: dict[str, int] = {}
+    async with Connection(host, port) as connection:
+        for low in range(0, ITEMS, 100):
+            targets = [{"item_id": str(item), "item_type": "film"} for item in range(low, low + 100)]
+            body = json.dumps({"items": targets})
+            request = f"POST /v1/counts HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+            _, answer = await connection.ask(request.encode())
+            found |= {entry["item_id"]: entry["count"] for entry in json.loads(answer)["counts"]}
+    return {item: n for item, n in found.items() if n}
+
+
+async def settle(host: str, port: int, expected: Counter[str]) -> tuple[float, dict[str, Any]]:
+    """Seconds until the readers' counts were exact; those that were not in time, with (expected, seen)."""
+    begun = time.perf_counter()
+    while True:
+        asked = time.perf_counter() - begun
+        seen = await current(host, port)
+        wrong = {i: (expected[i], seen.get(i, 0)) for i in {*expected, *seen} if expected[i] != seen.get(i, 0)}
+        if not wrong or asked > SETTLE_S:
+            return asked, wrong
+        await asyncio.sleep(0.1)
+
+
+@contextlib.contextmanager
+def own_stack() -> Iterator[tuple[str, int]]:
+    """A stack in a process of its own, as `make up` starts it."""
+    with tempfile.TemporaryDirectory() as home:
+        port = free_port()
+        command = [sys.executable, "-m", "infra.local", "up", "--port", str(port), "--emulator-port", str(free_port())]
+        log = Path(home) / "log"
+        with log.open("wb") as out:
+            stack = subprocess.Popen(
+                command, cwd=ROOT, stdout=out, stderr=out, env={**os.environ, "XDG_STATE_HOME": home}
+            )
+            try:
+                _wait(f"http://127.0.0.1:{port}/health", stack, log)
+                yield "127.0.0.1", port
+            finally:
+                stack.send_signal(signal.SIGINT)
+                stack.wait(20)
+
+
+def _wait(url: str, stack: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        if stack.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(url, timeout=1):  # noqa: S310 (our own)
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit(f"the stack did not start:\n{log.read_text()}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="of a running stack")
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=10.0, help="per phase")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print(
+        f"{options.clients} clients, {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    )
+    with contextlib.ExitStack() as stack:
+        if options.url:
+            host, _, port = options.url.removeprefix("http://").rstrip("/").partition(":")
+            where = host, int(port or 80)
+        else:
+            print("  starting a stack ...", flush=True)
+            where = stack.enter_context(own_stack())
+        return asyncio.run(run(*where, options.clients, options.seconds, options.seed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

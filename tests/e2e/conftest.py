@@ -1,0 +1,123 @@
+"""The service as clients see it, once in this process and once as deployed functions.
+
+`--deployed-stack NAME` runs the suite against a stack that is deployed already (by `sam deploy`, say) and
+fed by `python -m infra.local pump`; AWS_ENDPOINT_URL tells where the emulator is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from infra.local.cache import Cache
+from infra.local.deploy import deploy
+from infra.local.emulator import Emulator, session
+from infra.local.pumping import feeding
+from infra.local.stack import Stack, local_parameters
+from tallymark.identity import service_key
+
+SETTLED_S = 3.0  # counts follow acknowledged writes within this time
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Api:
+    """Calls of the API, answers as (status, JSON)."""
+
+    url: str
+    service_key: str
+    cache: Cache | None = None
+    client: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        limits = httpx.Limits(max_connections=64)
+        self.client = httpx.Client(base_url=self.url, timeout=90, limits=limits)
+
+    def close(self) -> None:
+        self.client.close()
+
+    def call(self, method: str, path: str, json: Any = None, **more: Any) -> tuple[int, Any]:
+        response = self.client.request(method, path, **({} if json is None else {"json": json}), **more)
+        return response.status_code, response.json()
+
+    def get(self, path: str, **query: Any) -> Any:
+        status, body = self.call("GET", path, params=query)
+        assert status == 200, body
+        return body
+
+    def post(self, path: str, json: Any, **more: Any) -> Any:
+        status, body = self.call("POST", path, json, **more)
+        assert status == 200, body
+        return body
+
+    def count(self, item: dict[str, Any], **query: Any) -> dict[str, int]:
+        counts: dict[str, int] = self.get("/v1/count", **item, **query)["counts"]
+        return counts
+
+    @property
+    def as_service(self) -> dict[str, str]:
+        return {"tallymark-service-key": self.service_key}
+
+
+def deployed_api(endpoint_url: str, outputs: dict[str, str]) -> Api:
+    """The API of a stack of deployed functions."""
+    secrets = session(endpoint_url).client("secretsmanager", endpoint_url=endpoint_url)
+    secret = secrets.get_secret_value(SecretId=outputs["SecretArn"])["SecretString"]
+    return Api(outputs["ApiUrl"], service_key(secret, 1))
+
+
+@pytest.fixture(scope="session", params=["in_process", "deployed"])
+def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    stack_name: str | None = request.config.getoption("--deployed-stack")
+    if stack_name is not None:
+        if request.param == "in_process":
+            pytest.skip("--deployed-stack names another")
+        endpoint_url = os.environ["AWS_ENDPOINT_URL"]
+        stacks = session(endpoint_url).client("cloudformation").describe_stacks(StackName=stack_name)["Stacks"]
+        outputs = {output["OutputKey"]: output["OutputValue"] for output in stacks[0]["Outputs"]}
+        with closing(deployed_api(endpoint_url, outputs)) as made:
+            yield made
+    elif request.param == "in_process":
+        with Stack() as stack, closing(Api(stack.url, stack.service_key, stack.cache)) as made:
+            yield made
+    else:
+        home = tmp_path_factory.mktemp("deployed")
+        with (
+            Emulator(home=home, log=home / "emulator.log", auth=True) as emulator,
+            Cache(home=home / "valkey", log=home / "valkey.log") as cache,
+        ):
+            parameters = {**local_parameters(), "EndpointUrl": emulator.endpoint_url, "CacheUrl": cache.url}
+            outputs = deploy(emulator.endpoint_url, "tallymark", parameters)
+            with (
+                feeding("tallymark", emulator.endpoint_url),
+                closing(deployed_api(emulator.endpoint_url, outputs)) as made,
+            ):
+                yield made
+
+
+@pytest.fixture
+def item() -> dict[str, Any]:
+    """An item of this test's own."""
+    return {"item_id": uuid.uuid4().hex, "item_type": "post"}
+
+
+@pytest.fixture
+def user() -> str:
+    return f"user-{uuid.uuid4().hex}"
+
+
+def eventually(read: Callable[[], Any], expected: Any, seconds: float = SETTLED_S) -> None:
+    """Waits until the value is what is expected; fails with what it was in the end."""
+    until = time.monotonic() + seconds
+    while (seen := read()) != expected and time.monotonic() < until:
+        time.sleep(0.05)
+    assert seen == expected
