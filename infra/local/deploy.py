@@ -41,11 +41,6 @@ UPLOADED = {
     "AWS::Serverless::LayerVersion": "ContentUri",
     "AWS::CloudFormation::Stack": "TemplateURL",
 }
-# AWS asks for PartiQLInsert and so on, on the table; MiniStack for an action that AWS does not have, on everything.
-PARTIQL_BATCHES = {
-    "Version": "2012-10-17",
-    "Statement": [{"Effect": "Allow", "Action": "dynamodb:BatchExecuteStatement", "Resource": "*"}],
-}
 
 
 class DeployError(Exception):
@@ -230,7 +225,7 @@ def _failure(cloudformation: CloudFormationClient, stack_name: str, stack: Mappi
 
 
 def apply_what_is_dropped(endpoint_url: str, stack_name: str, root: Path = ROOT) -> None:
-    """Sets the expiry and recovery of tables, the API's CORS and PartiQL's rights as the template has them.
+    """Sets the expiry and recovery of tables and the API's CORS as the template has them.
 
     Safe to repeat.
     """
@@ -244,11 +239,6 @@ def apply_what_is_dropped(endpoint_url: str, stack_name: str, root: Path = ROOT)
         cors: Any = template.cors
         if cors:
             gateway.update_api(ApiId=template.scope.physical_ids[logical_id], CorsConfiguration=cors)
-    iam = aws.client("iam", endpoint_url=endpoint_url)
-    for logical_id in template.of_type("AWS::IAM::Role"):
-        if "dynamodb:PartiQL" in json.dumps(template.properties(logical_id)["Policies"]):
-            role = template.scope.physical_ids[logical_id]
-            iam.put_role_policy(RoleName=role, PolicyName="emulator", PolicyDocument=json.dumps(PARTIQL_BATCHES))
 
 
 def _set_table(dynamodb: DynamoDBClient, template: Template, logical_id: str) -> None:

@@ -123,7 +123,8 @@ def _answer(request: Any, **_: Any) -> Any:
     if request.headers["X-Amz-Target"].endswith(b"BatchExecuteStatement"):
         statements = json.loads(request.body)["Statements"]
         body = json.dumps({"Responses": [{"TableName": "likes"} for _ in statements]}).encode()
-    response = AWSResponse(request.url, 200, {"content-type": "application/x-amz-json-1.0"}, None)
+    headers: Any = {"content-type": "application/x-amz-json-1.0"}
+    response: Any = AWSResponse(request.url, 200, headers, None)
     response._content = body
     return response
 

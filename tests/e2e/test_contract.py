@@ -160,7 +160,8 @@ def test_only_a_service_says_when_it_was_liked(api: Api, item: Item, user: str) 
 def test_the_service_describes_itself(api: Api) -> None:
     health = api.get("/health")
     assert health["status"] == "ok"
-    assert health["dependencies"] == {"dynamodb": "ok", "cache": "ok"}
+    assert health["dependencies"]["dynamodb"] == "ok"
+    assert health["dependencies"]["cache"] in ("ok", "off")
     document = api.get("/openapi.json")
     assert document["openapi"].startswith("3.1")
     page = api.client.get("/docs")

@@ -173,7 +173,7 @@ def test_counts_that_were_read_fresh_pass_the_caches(api: Api, item: Item, user:
 def test_readers_and_writers_notice_nothing_when_valkey_goes(api: Api, item: Item, user: str) -> None:
     if api.cache is None:
         pytest.skip("this stack's Valkey is not ours to stop")
-    errors = []
+    errors: list[Any] = []
 
     def use(n: int) -> None:
         status, answer = api.call("POST", "/v1/like", {"user_id": f"{user}-{n}", **item})

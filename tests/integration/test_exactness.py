@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tallymark.aggregation import LaneUnknown
 from tallymark.errors import Unavailable
+from tallymark.fold import Mark
 from tallymark.model import Target
 from tallymark.runtime import wiring
 from tallymark.storage import counter_table
@@ -338,6 +339,6 @@ def test_counts_equal_the_records_under_any_delivery(tables: Tables, seed: int, 
 
 def test_marks_keep_the_order_of_sequence_numbers_of_any_length() -> None:
     numbers = [0, 9, 10, 10**20, 10**21 - 1, 10**21, 10**39, 10**40 - 1]
-    packed = [counter_table.pack_mark(counter_table.Mark(n, 2**32 - 1 - i)) for i, n in enumerate(numbers)]
+    packed = [counter_table.pack_mark(Mark(n, 2**32 - 1 - i)) for i, n in enumerate(numbers)]
     assert packed == sorted(packed)
     assert [counter_table.unpack_mark(p).sequence for p in packed] == numbers

@@ -44,13 +44,15 @@ def eventually(condition: Any, timeout: float = 10.0) -> bool:
 def test_valkey_comes_back_on_its_port_and_empty(tmp_path: Path) -> None:
     import valkey
 
-    with Cache(home=tmp_path / "data", log=tmp_path / "log") as cache:
-        with closing(valkey.Valkey.from_url(cache.url)) as client:
-            client.set("a", "1")
-            cache.stop()
-            assert not listening(cache.port)
-            cache.start()
-            assert client.get("a") is None
+    with (
+        Cache(home=tmp_path / "data", log=tmp_path / "log") as cache,
+        closing(valkey.Valkey.from_url(cache.url)) as client,
+    ):
+        client.set("a", "1")
+        cache.stop()
+        assert not listening(cache.port)
+        cache.start()
+        assert client.get("a") is None
     assert not listening(cache.port)
 
 
