@@ -49,7 +49,7 @@ def _report(done: Aggregated, records: int) -> None:
         telemetry.logger(SERVICE).warning(
             "parked records",
             reasons=sorted({parked.reason for parked in done.parked}),
-            event_ids=[parked.record.get("eventID") for parked in done.parked[:20]],
+            sequence_numbers=[str(parked.record)[:500] for parked in done.parked[:5]],
         )
     if done.failed_sequence is not None:
         telemetry.logger(SERVICE).warning("batch left unfinished", failed_sequence=done.failed_sequence)

@@ -29,7 +29,7 @@ app = HttpApp("read-api")
 @operation(app, contract.COUNT)
 def count(call: Call) -> dict[str, Any]:
     """At most about 1.5 s old; with fresh=true straight from the rows."""
-    query = call.query()
+    query = call.query
     target = parse_target(query)
     counts_of = counts.fresh_counts_of if parse_fresh(query) else counts.counts_of
     (found,) = counts_of(wiring.count_sources(), [target])
@@ -72,7 +72,7 @@ def user_likes(call: Call) -> dict[str, Any]:
     user_id = parse_id(call.path["user_id"], "user_id")
     if wiring.settings().auth_mode != "open" and not may_act_for(call.actor, user_id):
         raise Forbidden("a person's likes are for that person and for services", "user_id")
-    query = call.query()
+    query = call.query
     item_type = parse_optional_item_type(query)
     context = _context("user", user_id, item_type)
     before = wiring.cursors().decode(query.get("cursor"), context)
@@ -88,7 +88,7 @@ def item_likers(call: Call) -> dict[str, Any]:
     """Newest first; public."""
     item_id = parse_id(call.path["item_id"], "item_id")
     target = Target(parse_item_type(call.path["item_type"], "item_type"), item_id)
-    query = call.query()
+    query = call.query
     reaction = parse_optional_reaction(query)
     context = _context("item", target.item_type, target.item_id, reaction)
     before = wiring.cursors().decode(query.get("cursor"), context)

@@ -13,7 +13,7 @@ from tallymark.model import LikeKey, format_time
 from tallymark.runtime import contract, guard, wiring
 from tallymark.runtime.http import STATUSES, Call, HttpApp, error_body, operation, without_nulls
 from tallymark.runtime.requests import (
-    parse_action,
+    check_action,
     parse_like_key,
     parse_list,
     parse_object,
@@ -36,7 +36,7 @@ def like(call: Call) -> dict[str, Any]:
 @operation(app, contract.UNLIKE)
 def unlike(call: Call) -> dict[str, Any]:
     """Idempotent. Takes all its fields from the body if there is one, else from the query."""
-    query = call.query()
+    query = call.query
     fields = call.body() if call.has_body else query
     key = parse_like_key(fields, call.actor)
     if call.has_body and not _LIKE_FIELDS.isdisjoint(query) and parse_like_key(query, call.actor) != key:
@@ -112,7 +112,9 @@ def _described(key: LikeKey, *, liked: bool, changed: bool) -> dict[str, Any]:
 
 def _parse_entry(entry: object, actor: Actor) -> Operation:
     fields = without_nulls(parse_object(entry, "operation"))
-    return parse_operation(fields, actor, like=parse_action(fields))
+    parsed = parse_operation(fields, actor, like=fields.get("action") != "unlike")
+    check_action(fields)
+    return parsed
 
 
 def _over_limit(parsed: dict[int, Operation]) -> dict[int, RateLimited]:

@@ -17,7 +17,7 @@ ENVIRONMENT = {
     "PARKED_QUEUE_URL": "http://127.0.0.1/queue",
     "CACHE_URL": "",
     "CACHE_TTL_MS": "1000",
-    "PROCESS_CACHE_TTL_MS": "100",
+    "PROCESS_CACHE_TTL_MS": "1000",
     "COUNTER_ROWS": "0:64",
     "LIKER_BUCKETS": "1",
     "SINGLE_LANE": "",

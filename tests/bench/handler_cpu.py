@@ -81,7 +81,7 @@ def _rows() -> dict[str, tuple[Callable[[], Any], int, float | None]]:
     sources = wiring.count_sources()
 
     def cached_count() -> Any:
-        sources.process.put(Target("post", "post-1"), known, wiring.now_ms())
+        sources.process.put(Target("post", "post-1"), known)
         return read(count, context)
 
     known = Count({"like": 12_345}, wiring.now_ms() + 3_600_000)

@@ -46,6 +46,7 @@ class Measured:
     seconds: float = 0.0
     latencies_ms: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
+    cpu_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def per_second(self) -> float:
@@ -53,9 +54,11 @@ class Measured:
 
     def __str__(self) -> str:
         ordered = sorted(self.latencies_ms)
+        cpu = ", ".join(f"{name} {s * 1000 / len(ordered):.2f}" for name, s in self.cpu_s.items())
         return (
             f"  {self.name:7} {self.per_second:8,.0f}/s   median {statistics.median(ordered):6.1f} ms   "
             f"p99 {ordered[int(len(ordered) * 0.99)]:6.1f} ms   answers {dict(self.statuses)}"
+            + (f"\n          CPU ms per call: {cpu}" if cpu else "")
         )
 
 
@@ -104,7 +107,13 @@ def count_request(item: int) -> bytes:
 
 
 async def load(
-    name: str, host: str, port: int, clients: int, seconds: float, one: Callable[[Connection], Awaitable[int]]
+    name: str,
+    host: str,
+    port: int,
+    clients: int,
+    seconds: float,
+    processes: dict[str, int],
+    one: Callable[[Connection], Awaitable[int]],
 ) -> Measured:
     """Keeps each client busy for the time."""
     measured = Measured(name)
@@ -116,13 +125,42 @@ async def load(
                 measured.statuses[await one(connection)] += 1
                 measured.latencies_ms.append((time.perf_counter() - begun) * 1000)
 
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), cpu_of(processes)
     await asyncio.gather(*(client() for _ in range(clients)))
     measured.seconds = time.perf_counter() - begun
+    measured.cpu_s = {name: spent - cpu[name] for name, spent in cpu_of(processes).items() if name in cpu}
     return measured
 
 
-async def run(host: str, port: int, clients: int, seconds: float, seed: int) -> int:
+def cpu_of(processes: dict[str, int]) -> dict[str, float]:
+    """CPU seconds of each process so far (Linux; nothing elsewhere)."""
+    spent = {}
+    for name, pid in processes.items():
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            spent[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return spent
+
+
+def family(pid: int) -> dict[str, int]:
+    """The stack's process, its emulator and its Valkey, by name (Linux; nothing elsewhere)."""
+    found = {"client": os.getpid(), "functions": pid}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            command = path.read_bytes()
+            name = "emulator" if b"ministack_server" in command else "valkey" if b"valkey-server" in command else ""
+            if name and _descends(int(path.parent.name), pid) and b"guard.py" not in command:
+                found[name] = int(path.parent.name)
+    return found
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    while pid > 1 and pid != ancestor:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid == ancestor
+
+
+async def run(host: str, port: int, processes: dict[str, int], clients: int, seconds: float, seed: int) -> int:
     """The exit code."""
     rng = random.Random(seed)
     items, users, expected = Zipf(ITEMS, rng), Zipf(USERS, rng), Counter(await current(host, port))
@@ -137,10 +175,10 @@ async def run(host: str, port: int, clients: int, seconds: float, seed: int) -> 
     async def count(connection: Connection) -> int:
         return (await connection.ask(count_request(items.draw())))[0]
 
-    likes = await load("likes", host, port, clients, seconds, like)
+    likes = await load("likes", host, port, clients, seconds, processes, like)
     lag_s, wrong = await settle(host, port, expected)
     print(likes)
-    counts = await load("counts", host, port, clients, seconds, count)
+    counts = await load("counts", host, port, clients, seconds, processes, count)
     print(counts)
     print(f"  lag     {lag_s:8.2f} s until all {len(expected):,} counts ({expected.total():,} likes) were exact")
     if wrong:
@@ -180,7 +218,7 @@ async def settle(host: str, port: int, expected: Counter[str]) -> tuple[float, d
 
 
 @contextlib.contextmanager
-def own_stack() -> Iterator[tuple[str, int]]:
+def own_stack() -> Iterator[tuple[str, int, dict[str, int]]]:
     """A stack in a process of its own, as `make up` starts it."""
     with tempfile.TemporaryDirectory() as home:
         port = free_port()
@@ -192,7 +230,7 @@ def own_stack() -> Iterator[tuple[str, int]]:
             )
             try:
                 _wait(f"http://127.0.0.1:{port}/health", stack, log)
-                yield "127.0.0.1", port
+                yield "127.0.0.1", port, family(stack.pid)
             finally:
                 stack.send_signal(signal.SIGINT)
                 stack.wait(20)
@@ -223,7 +261,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         if options.url:
             host, _, port = options.url.removeprefix("http://").rstrip("/").partition(":")
-            where = host, int(port or 80)
+            where: tuple[str, int, dict[str, int]] = host, int(port or 80), {}
         else:
             print("  starting a stack ...", flush=True)
             where = stack.enter_context(own_stack())

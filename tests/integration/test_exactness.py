@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tallymark.aggregation import LaneUnknown
-from tallymark.errors import Unavailable
 from tallymark.fold import Mark
 from tallymark.model import Target
 from tallymark.runtime import wiring
@@ -105,37 +104,52 @@ def test_a_reply_that_was_lost_after_the_write_landed_changes_nothing(
     if known:
         aggregator(batch([record(target, "before")]), Context())
     event = batch([record(target, f"user-{n}") for n in range(5)])
-    operation = "BatchExecuteStatement" if known else "UpdateItem"
-    with injected(wiring.dynamodb(), operation, lost_replies(wiring.dynamodb(), 2)):
+    with injected(wiring.dynamodb(), "BatchExecuteStatement", lost_replies(wiring.dynamodb(), 2)):
         aggregator(event, Context())
     assert count(tables, target) == {"like": 5 + known}
 
 
 def test_a_function_that_dies_after_some_of_its_writes_is_completed(tables: Tables, aggregator: Any) -> None:
-    targets = [new_target() for _ in range(8)]
+    targets = [new_target() for _ in range(80)]  # four batches of statements
     event = batch([record(target, "user") for target in targets])
     sent = iter(range(100))
 
     def dies(_request: Any) -> None:
-        if next(sent) >= 5:
+        if next(sent) >= 2:
             raise KeyboardInterrupt
 
-    with injected(wiring.dynamodb(), "UpdateItem", dies), pytest.raises(KeyboardInterrupt):
+    with injected(wiring.dynamodb(), "BatchExecuteStatement", dies), pytest.raises(KeyboardInterrupt):
         aggregator(event, Context())
     aggregator(event, Context())
-    assert [count(tables, target) for target in targets] == [{"like": 1}] * 8
+    assert [count(tables, target) for target in targets] == [{"like": 1}] * 80
 
 
 def test_what_the_store_does_not_take_is_asked_for_again_from_its_first_record(tables: Tables, aggregator: Any) -> None:
     taken, refused = new_target(), new_target()
     records = [record(taken, "a"), record(refused, "b"), record(taken, "c"), record(refused, "d")]
 
-    def throttles(request: Any) -> None:
-        if refused.item_id.encode() in request.body:
-            raise Unavailable("busy")
+    def throttles(*, parsed: dict[str, Any], **_: Any) -> None:
+        for response, statement in zip(parsed["Responses"], sent[-1]["Statements"], strict=True):
+            if refused.item_id in str(statement["Parameters"]):
+                response["Error"] = {"Code": "ThrottlingError", "Message": "slow down"}
 
-    with injected(wiring.dynamodb(), "UpdateItem", throttles):
-        answer = aggregator(batch(records), Context(remaining_ms=5_200))
+    sent: list[Any] = []
+    client = wiring.dynamodb()
+
+    def keeps_out(*, params: dict[str, Any], **_: Any) -> None:
+        sent.append(dict(params))
+        params["Statements"] = [
+            {**one, "Statement": one["Statement"].replace("INSERT INTO", "SELECT FROM")}
+            if refused.item_id in str(one["Parameters"])
+            else one
+            for one in params["Statements"]
+        ]
+
+    client.meta.events.register("before-parameter-build.dynamodb.BatchExecuteStatement", keeps_out)
+    client.meta.events.register("after-call.dynamodb.BatchExecuteStatement", throttles)
+    answer = aggregator(batch(records), Context(remaining_ms=5_200))
+    client.meta.events.unregister("before-parameter-build.dynamodb.BatchExecuteStatement", keeps_out)
+    client.meta.events.unregister("after-call.dynamodb.BatchExecuteStatement", throttles)
     assert answer["batchItemFailures"] == [{"itemIdentifier": records[1]["dynamodb"]["SequenceNumber"]}]
     aggregator(batch(records[1:]), Context())
     assert count(tables, taken) == count(tables, refused) == {"like": 2}
@@ -263,9 +277,9 @@ def test_the_final_call_of_a_window_may_hold_no_records(aggregator: Any) -> None
 
 def test_an_error_that_will_not_pass_fails_the_batch(tables: Tables, aggregator: Any, target: Target) -> None:
     def refuses(_request: Any) -> Any:
-        raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "UpdateItem")
+        raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "BatchExecuteStatement")
 
-    with injected(wiring.dynamodb(), "UpdateItem", refuses), pytest.raises(ClientError):
+    with injected(wiring.dynamodb(), "BatchExecuteStatement", refuses), pytest.raises(ClientError):
         aggregator(batch([record(target, "user")]), Context())
 
 

@@ -168,3 +168,8 @@ def test_keys_that_come_back_unprocessed_are_fetched(tables: Tables, target: Tar
     table = type(tables.likes)(Partial(), tables.outputs["LikesTable"], ThreadPoolExecutor(1), 1)  # type: ignore[arg-type]
     assert table.liked(keys) == set(keys[:25])
     assert calls[0] == 30
+
+
+def test_a_table_that_is_not_there_is_unavailable(tables: Tables) -> None:
+    with pytest.raises(Unavailable, match="ResourceNotFoundException"):
+        type(tables.likes)(tables.client, "no-such-table", ThreadPoolExecutor(1), 1).ping()

@@ -193,10 +193,6 @@ def test_with_a_token_the_user_id_is_not_required(service: Service, path: str, b
     assert not fits("iam", "POST", path, body)
 
 
-@pytest.mark.xfail(
-    reason="openapi._by_mode frees user_id at the top of a body only, not within the operations of a batch",
-    raises=AssertionError,
-)
 def test_with_a_token_the_user_id_is_not_required_in_a_batch_either(service: Service) -> None:
     service.configure(AUTH_MODE="jwt")
     body = {"operations": [{"action": "like", **OWN}]}

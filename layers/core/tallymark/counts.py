@@ -47,27 +47,28 @@ class SharedCache(Protocol):
 
 
 class ProcessCache:
-    """Counts in this process's memory for a moment. Safe between threads."""
+    """Counts in this process's memory, each until it has reached an age. Safe between threads."""
 
-    def __init__(self, ttl_ms: int) -> None:
-        self._ttl_ms = ttl_ms
-        self._counts: OrderedDict[Target, tuple[int, Count]] = OrderedDict()
+    def __init__(self, max_age_ms: int) -> None:
+        self._max_age_ms = max_age_ms
+        self._counts: OrderedDict[Target, Count] = OrderedDict()
         self._lock = Lock()
 
     def get(self, target: Target, now_ms: int) -> Count | None:
-        entry = self._counts.get(target)
-        return entry[1] if entry is not None and now_ms < entry[0] else None
+        """The count, if it is young enough."""
+        count = self._counts.get(target)
+        return count if count is not None and now_ms < count.as_of_ms + self._max_age_ms else None
 
-    def put(self, target: Target, count: Count, now_ms: int) -> None:
-        """Keeps the count unless a newer one is there."""
+    def put(self, target: Target, count: Count) -> Count:
+        """Keeps the newer of this count and the one that is here, and returns it: readers never go back."""
         with self._lock:
             known = self._counts.get(target)
-            if known is not None and known[1].as_of_ms > count.as_of_ms:
-                return
-            self._counts[target] = (now_ms + self._ttl_ms, count)
+            newer = count if known is None or known.as_of_ms <= count.as_of_ms else known
+            self._counts[target] = newer
             self._counts.move_to_end(target)
             if len(self._counts) > _MAX_PROCESS_COUNTS:
                 self._counts.popitem(last=False)
+            return newer
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +88,13 @@ def counts_of(sources: Sources, targets: Sequence[Target]) -> list[Count | None]
     found = {target: count for target in targets if (count := sources.process.get(target, now_ms)) is not None}
     missing = [target for target in dict.fromkeys(targets) if target not in found]
     if missing:
-        fetched = _fetch(sources, missing)
-        _remember(sources, fetched)
-        found |= fetched
+        found |= _remembered(sources, _fetch(sources, missing))
     return [found.get(target) for target in targets]
 
 
 def fresh_counts_of(sources: Sources, targets: Sequence[Target]) -> list[Count | None]:
     """Per target its count straight from the rows, read consistently."""
-    found = _query(sources, list(dict.fromkeys(targets)), consistent=True)
-    _remember(sources, found)
+    found = _remembered(sources, _query(sources, list(dict.fromkeys(targets)), consistent=True))
     return [found.get(target) for target in targets]
 
 
@@ -136,7 +134,6 @@ def _query(sources: Sources, targets: Sequence[Target], *, consistent: bool) -> 
     return {target: count for target, count in zip(targets, answers, strict=True) if count is not None}
 
 
-def _remember(sources: Sources, found: dict[Target, Count]) -> None:
-    now_ms = sources.now_ms()
-    for target, count in found.items():
-        sources.process.put(target, count, now_ms)
+def _remembered(sources: Sources, found: dict[Target, Count]) -> dict[Target, Count]:
+    """The counts, or newer ones where this process has seen them already."""
+    return {target: sources.process.put(target, count) for target, count in found.items()}

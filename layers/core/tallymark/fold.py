@@ -91,6 +91,8 @@ class Delta:
         """What of this delta lies beyond the mark; None when nothing does."""
         if mark is None:
             return self
+        if mark.sequence < self.first_sequence:
+            return self
         rest = tuple(change for change in self.changes if change.sequence > mark.sequence)
         return Delta(self.counter, rest) if rest else None
 
@@ -163,12 +165,9 @@ def apply(
     pending = list(deltas)
     while pending:
         outcomes = rows.add(lane, pending, now_s)
-        pending = [
-            rest
-            for delta, outcome in zip(pending, outcomes, strict=True)
-            if (rest := _rest(delta, outcome)) is not None
-        ]
-        if pending:
+        left = [(delta, rest) for delta, o in zip(pending, outcomes, strict=True) if (rest := _rest(delta, o))]
+        pending = [rest for _, rest in left]
+        if any(rest is delta for delta, rest in left):  # no progress: the store is busy, or the row is contended
             pause = next(pauses, None)
             if pause is None:
                 break

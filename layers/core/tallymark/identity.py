@@ -54,6 +54,8 @@ def actor_of(
     `authorizer` is what API Gateway verified: {"jwt": {"claims", "scopes"}} or {"iam": {...}}.
     """
     if mode == "iam":
+        if not authorizer.get("iam"):
+            raise Unauthorized("sign the request with AWS Signature Version 4")
         return Actor(service=True)
     if mode == "jwt" and (jwt := authorizer.get("jwt")):
         return _actor_of_jwt(jwt)
@@ -105,7 +107,10 @@ def _actor_of_jwt(jwt: Mapping[str, Any]) -> Actor:
         return Actor(service=True)
     if not (subject := claims.get("sub")):
         raise Unauthorized("the token names no subject")
-    return Actor(parse_id(subject, "sub"))
+    try:
+        return Actor(parse_id(subject, "sub"))
+    except InvalidRequest as error:
+        raise Unauthorized(f"the token's subject cannot be a user_id: it {error.message}") from error
 
 
 def _anonymous_key(secret: str) -> bytes:

@@ -11,8 +11,6 @@ from typing import Protocol
 from .errors import TallymarkError
 from .model import Like, LikeKey, Stamp, Target
 
-MAX_PAGE = 100
-
 
 class LikeRecords(Protocol):
     """The likes as they are recorded; a record is the truth."""

@@ -28,10 +28,7 @@ class LikeLists(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Likes, newest first. `resume` is where the next page starts below; None: the list has ended.
-
-    A filtered page may be short, even empty, and still have a next one.
-    """
+    """Likes, newest first. `resume` is where the next page starts below; None: the list has ended."""
 
     likes: tuple[Like, ...]
     resume: Stamp | None

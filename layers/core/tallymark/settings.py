@@ -8,6 +8,7 @@ from typing import Literal, Self, cast, get_args
 
 AuthMode = Literal["open", "jwt", "iam"]
 
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_ROWS = 1000  # row numbers have three digits in their keys
 
 
@@ -61,6 +62,12 @@ def _natural(text: str) -> int:
     return number
 
 
+def _log_level(text: str) -> str:
+    if text not in _LOG_LEVELS:
+        raise ValueError(f"must be one of {', '.join(_LOG_LEVELS)}, not {text!r}")
+    return text
+
+
 def _boolean(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(f"must be true or false, not {text!r}")
@@ -76,7 +83,8 @@ def _auth_mode(text: str) -> AuthMode:
 def _counter_rows(text: str) -> tuple[tuple[int, int], ...]:
     """`since_ms:K` pairs, ascending from 0: a lane keeps the K that was in force when it was created."""
     pairs = tuple((int(since), int(rows)) for since, _, rows in (part.partition(":") for part in text.split(",")))
-    if pairs[0][0] != 0 or list(pairs) != sorted(set(pairs)):
+    moments = [since for since, _ in pairs]
+    if moments[0] != 0 or moments != sorted(set(moments)):
         raise ValueError("must list since:rows in ascending order, the first since 0")
     if not all(1 <= rows <= MAX_ROWS for _, rows in pairs):
         raise ValueError(f"each number of rows must be from 1 to {MAX_ROWS}")
@@ -92,4 +100,5 @@ _PARSERS = {
     "auth_mode": _auth_mode,
     "allow_anonymous": _boolean,
     "service_key_generation": _positive,
+    "log_level": _log_level,
 }

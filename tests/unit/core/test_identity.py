@@ -134,10 +134,6 @@ def test_signed_requests_are_those_of_services() -> None:
     assert caller == Actor(service=True)
 
 
-@pytest.mark.xfail(
-    reason="in iam mode a request that API Gateway did not verify ($default has no authorizer) is taken for a service",
-    raises=pytest.fail.Exception,
-)
 def test_an_unsigned_request_is_no_service_in_iam_mode() -> None:
     with pytest.raises(Unauthorized):
         actor("iam")

@@ -12,7 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NoReturn
 from urllib.parse import unquote_to_bytes
 
@@ -40,6 +40,7 @@ STATUSES: dict[type[TallymarkError], int] = {
 }
 
 _JSON_HEADERS = {"content-type": "application/json"}
+_BAD_GATEWAY_ESCAPE = re.compile(r"%(?!25)")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_DIGITS = 16  # of 2**53 - 1; longer numbers are refused, not computed
 _BY_KEY = {operation.key: operation for operation in OPERATIONS}
@@ -59,7 +60,7 @@ class Call:
         raw = event.get("body") or ""
         self._raw_body: str | bytes = _decode_base64(raw) if event.get("isBase64Encoded") else raw
         self._check_body()
-        self.actor = _actor_of(self._headers, event)
+        self.actor = identity.Actor() if operation.open else _actor_of(self._headers, event)
 
     def _check_body(self) -> None:
         size = len(self._raw_body)
@@ -89,6 +90,7 @@ class Call:
             raise InvalidRequest("the body must be a JSON object")
         return without_nulls(fields)
 
+    @cached_property
     def query(self) -> dict[str, str]:
         """The query's parameters, decoded; InvalidRequest for one that is given twice."""
         fields: dict[str, str] = {}
@@ -145,7 +147,10 @@ def operation(app: HttpApp, described: Operation) -> Callable[[Callable[[Call], 
         def answered(**path: str) -> Response:
             event = app.current_request.to_original_event()["event"]
             try:
-                result = view(Call(described, event, path))
+                call = Call(described, event, path)
+                if not described.parameters:
+                    call.query  # noqa: B018 (a malformed query is refused also where nothing in it is used)
+                result = view(call)
             except TallymarkError as error:
                 return refusal(error, app.service)
             except Exception:  # noqa: BLE001 (the last stop: logged, and answered in our shape)
@@ -231,7 +236,9 @@ def _patterns() -> list[tuple[Operation, re.Pattern[str]]]:
 
 
 def _from_gateway(value: str) -> str:
-    """HTTP APIs decode paths, except that %25 stays as it is."""
+    """HTTP APIs decode paths, except that %25 stays as it is; any other % was no escape."""
+    if _BAD_GATEWAY_ESCAPE.search(value):
+        raise InvalidRequest("the path is not percent-encoded rightly: % needs two hexadecimal digits")
     return value.replace("%25", "%")
 
 

@@ -128,12 +128,13 @@ def _parameter(parameter: Parameter, mode: AuthMode) -> dict[str, Any]:
 
 
 def _by_mode(body: Schema, mode: AuthMode) -> Schema:
-    """With a JWT the user_id may be left out."""
-    required = [name for name in body.get("required", []) if not (mode == "jwt" and _is_own_id(name, "body"))]
-    return {
-        **{k: v for k, v in body.items() if k != "required"},
-        **({"required": required} if required else {}),
-    }
+    """With a JWT the user_id may be left out, wherever it stands."""
+    if mode != "jwt":
+        return body
+    copied = {key: _by_mode(part, mode) if isinstance(part, dict) else part for key, part in body.items()}
+    if isinstance(required := body.get("required"), list):
+        copied["required"] = [name for name in required if not _is_own_id(name, "body")]
+    return copied
 
 
 def _is_own_id(name: str, place: str) -> bool:

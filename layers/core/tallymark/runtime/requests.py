@@ -42,12 +42,9 @@ def parse_operation(fields: Fields, actor: Actor, *, like: bool) -> Operation:
     return Operation(key, like, parse_time(liked_at, "liked_at"))
 
 
-def parse_action(fields: Fields) -> bool:
-    """True for like, False for unlike."""
-    action = fields.get("action")
-    if action not in ("like", "unlike"):
+def check_action(fields: Fields) -> None:
+    if fields.get("action") not in ("like", "unlike"):
         raise InvalidRequest("must be like or unlike", "action")
-    return bool(action == "like")
 
 
 def parse_wanted(fields: Fields) -> bool:

@@ -6,8 +6,8 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import cache
-from typing import Any, TypeVar
+from threading import RLock
+from typing import Any, TypeVar, cast
 
 from tallymark.counts import ProcessCache, Sources
 from tallymark.limits import RATE_LIMIT_WINDOW_S, ProcessWindows, Taken
@@ -16,28 +16,37 @@ from tallymark.settings import Settings
 from tallymark.signing import derived_key
 from tallymark.storage import keys
 from tallymark.storage.counter_table import CounterTable
-from tallymark.storage.dynamodb import THREADS, connect
+from tallymark.storage.dynamodb import THREADS, connect, transient_as_unavailable
 from tallymark.storage.event_table import AdjustmentTable
 from tallymark.storage.like_table import LikeTable
 from tallymark.storage.parked_queue import ParkedQueue
 from tallymark.storage.valkey import ValkeyCounts, ValkeyDown, ValkeyServer, ValkeyWindows
 
-F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
-_cached: list[Any] = []
+_built: dict[str, Any] = {}
+_lock = RLock()  # two first calls at once must not build two of anything, such as two logs of one limit
 
 
-def _once(build: F) -> F:
+def _once(build: Callable[[], R]) -> Callable[[], R]:
     """Keeps what the builder made, until reset()."""
-    kept = cache(build)
-    _cached.append(kept)
-    return kept  # type: ignore[return-value]
+
+    def built() -> R:
+        try:
+            return cast(R, _built[build.__name__])
+        except KeyError:
+            with _lock:
+                if build.__name__ not in _built:
+                    _built[build.__name__] = build()
+                return cast(R, _built[build.__name__])
+
+    return built
 
 
 def reset() -> None:
     """Forgets everything built, so that the next use reads the environment anew."""
-    for kept in _cached:
-        kept.cache_clear()
+    with _lock:
+        _built.clear()
 
 
 def now_ms() -> int:
@@ -104,7 +113,9 @@ def secret() -> str:
     """The deployment's secret, fetched once per process."""
     import boto3
 
-    return str(boto3.client("secretsmanager").get_secret_value(SecretId=settings().secret_arn)["SecretString"])
+    with transient_as_unavailable():
+        answer = boto3.client("secretsmanager").get_secret_value(SecretId=settings().secret_arn)
+    return str(answer["SecretString"])
 
 
 @_once

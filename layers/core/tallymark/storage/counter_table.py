@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tallymark.errors import Unavailable
 from tallymark.fold import Added, Deferred, Delta, Lane, Mark, Outcome, Passed, is_prunable
 from tallymark.model import Count, Counter, Target
+from tallymark.storage.dynamodb import (
+    BATCH_GET_KEYS,
+    BATCH_STATEMENTS,
+    TRANSIENT_CODES,
+    Item,
+    batch_get,
+    ping,
+    transient_as_unavailable,
+)
 
 from . import keys
-from .dynamodb import BATCH_STATEMENTS, TRANSIENT_CODES, Item, transient_as_unavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import BatchStatementRequestTypeDef, BatchStatementResponseTypeDef
 
-MAX_SEQUENCE_NUMBER = 10**40 - 1  # DynamoDB Streams API Reference, StreamRecord: at most 40 digits
-
 _SEQUENCE_BYTES = 17  # hold 40 digits
 _TIME_BYTES = 4
-_REMEMBERED_ROWS = 200_000
+_REMEMBERED_ROWS = 50_000  # about 25 MB
 _PRUNED_AT_ONCE = 10
 
 
@@ -37,160 +43,153 @@ def unpack_mark(packed: bytes) -> Mark:
     return Mark(int.from_bytes(packed[:_SEQUENCE_BYTES], "big"), int.from_bytes(packed[_SEQUENCE_BYTES:], "big"))
 
 
-@dataclass(slots=True)
-class _KnownRow:
-    """What this process saw of a row: which marks it holds, and those that nobody needs any more.
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What this process knows of a row, for one lane.
 
-    Only a hint for choosing the cheaper statement; the conditions of the writes decide.
+    A hint that chooses the statement; its condition decides. A mark seen once may only have grown since.
     """
 
-    marks: set[str] = field(default_factory=set)
-    prunable: dict[str, bytes] = field(default_factory=dict)
+    exists: bool
+    mark: bytes | None = None
+    prunable: tuple[tuple[str, bytes], ...] = ()
 
 
 class CounterTable:
     """Adds deltas to rows, once each, and sums rows.
 
-    A row that is known to hold the lane's mark is updated by PartiQL, 25 to a call. PartiQL has no
-    upsert, so every other row takes an UpdateItem, several at a time (docs/decisions/0003).
+    PartiQL writes 25 rows to a call at a twentieth of UpdateItem's CPU, but knows no upsert. So rows that this
+    process has not seen are read first, 100 to a call, and then inserted or updated (docs/decisions/0003).
     """
 
     def __init__(self, client: DynamoDBClient, table: str, executor: Executor, now_ms: Callable[[], int]) -> None:
         self._client, self._table, self._executor, self._now_ms = client, table, executor, now_ms
-        self._known: OrderedDict[tuple[str, str], _KnownRow] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, str], _Row] = OrderedDict()
         self._lock = Lock()
 
     def ping(self) -> None:
         """Raises Unavailable if the table cannot be reached. Half a read unit."""
-        with transient_as_unavailable():
-            self._client.get_item(TableName=self._table, Key={"pk": {"S": "#ping"}, "sk": {"S": "#ping"}})
+        ping(self._client, self._table)
 
     # --- folding ----------------------------------------------------------------------------------
 
     def add(self, lane: Lane, deltas: Sequence[Delta], now_s: int) -> list[Outcome]:
-        """What became of each delta. One write unit per row of up to 1 KB, also where the condition fails."""
-        mark = keys.mark_name(lane.id)
-        outcomes: dict[int, Outcome] = {}
-        batched: list[int] = []
-        single: list[int] = []
-        for i, delta in enumerate(deltas):
-            known = self._known.get(_row_key(lane, delta.counter))
-            (batched if known and mark in known.marks and not known.prunable else single).append(i)
-        chunks = [batched[i : i + BATCH_STATEMENTS] for i in range(0, len(batched), BATCH_STATEMENTS)]
-        work: list[Callable[[], list[tuple[int, Outcome]]]] = [
-            *(lambda chunk=chunk: self._add_batch(lane, mark, deltas, chunk) for chunk in chunks),
-            *(lambda i=i: [(i, self._add_single(lane, mark, deltas[i], now_s))] for i in single),
-        ]
-        for done in [work[0]()] if len(work) == 1 else self._executor.map(lambda job: job(), work):
-            outcomes.update(done)
-        return [outcomes[i] for i in range(len(deltas))]
+        """What became of each delta. One write unit per row of up to 1 KB, also where the condition fails.
 
-    def _add_batch(self, lane: Lane, mark: str, deltas: Sequence[Delta], chunk: list[int]) -> list[tuple[int, Outcome]]:
-        statements = [self._update_statement(lane, mark, deltas[i]) for i in chunk]
+        Rows that this process meets for the first time cost half a read unit per 4 KB beside it.
+        """
+        mark = keys.mark_name(lane.id)
+        try:
+            rows = self._rows(lane, mark, [delta.counter for delta in deltas], now_s)
+        except Unavailable:
+            return [Deferred()] * len(deltas)
+        outcomes: list[Outcome] = [Passed(unpack_mark(row.mark)) if row.mark else Deferred() for row in rows]
+        to_write = [i for i, (row, d) in enumerate(zip(rows, deltas, strict=True)) if not _holds(row, d)]
+        chunks = [to_write[i : i + BATCH_STATEMENTS] for i in range(0, len(to_write), BATCH_STATEMENTS)]
+
+        def write(chunk: list[int]) -> list[Outcome]:
+            return self._write([(lane, mark, deltas[i], rows[i]) for i in chunk])
+
+        for chunk, done in zip(
+            chunks, self._executor.map(write, chunks) if chunks[1:] else map(write, chunks), strict=True
+        ):
+            for i, outcome in zip(chunk, done, strict=True):
+                outcomes[i] = outcome
+        return outcomes
+
+    def _write(self, writes: Sequence[tuple[Lane, str, Delta, _Row]]) -> list[Outcome]:
         try:
             with transient_as_unavailable():
-                responses = self._client.batch_execute_statement(Statements=statements)["Responses"]
+                answer = self._client.batch_execute_statement(Statements=[self._statement(*write) for write in writes])
         except Unavailable:
-            return [(i, Deferred()) for i in chunk]
-        return [
-            (i, self._batch_outcome(lane, mark, deltas[i], response))
-            for i, response in zip(chunk, responses, strict=True)
-        ]
+            return [Deferred()] * len(writes)
+        return [self._outcome(*write, response) for write, response in zip(writes, answer["Responses"], strict=True)]
 
-    def _update_statement(self, lane: Lane, mark: str, delta: Delta) -> BatchStatementRequestTypeDef:
+    def _statement(self, lane: Lane, mark: str, delta: Delta, row: _Row) -> BatchStatementRequestTypeDef:
         pk, sk = _row_key(lane, delta.counter)
+        amount, last = {"N": str(delta.amount)}, {"B": pack_mark(delta.mark)}
+        if not row.exists:
+            return {
+                "Statement": f"INSERT INTO \"{self._table}\" VALUE {{'pk': ?, 'sk': ?, 'n': ?, '{mark}': ?}}",
+                "Parameters": [{"S": pk}, {"S": sk}, amount, last],
+            }
+        # Only a mark below the delta's first change lets it in; a lane new to the row has none.
+        fresh = f'"{mark}" IS MISSING' if row.mark is None else f'"{mark}" < ?'
+        floor = [] if row.mark is None else [{"B": _floor(delta)}]
+        # Only the value that was seen to be too old may go: its lane could be moving it right now.
+        pruned = row.prunable[:_PRUNED_AT_ONCE]
+        remove = "".join(f' REMOVE "{name}"' for name, _ in pruned)
+        unmoved = "".join(f' AND "{name}" = ?' for name, _ in pruned)
         return {
             "Statement": (
-                f'UPDATE "{self._table}" SET n = n + ? SET "{mark}" = ? '  # noqa: S608 (our own names)
-                f'WHERE pk = ? AND sk = ? AND "{mark}" < ?'
+                f'UPDATE "{self._table}" SET n = n + ? SET "{mark}" = ?{remove} '  # noqa: S608 (our own names)
+                f"WHERE pk = ? AND sk = ? AND {fresh}{unmoved}"
             ),
-            "Parameters": [
-                {"N": str(delta.amount)},
-                {"B": pack_mark(delta.mark)},
-                {"S": pk},
-                {"S": sk},
-                {"B": _floor(delta)},
-            ],
+            "Parameters": [amount, last, {"S": pk}, {"S": sk}, *floor, *({"B": packed} for _, packed in pruned)],
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
 
-    def _batch_outcome(self, lane: Lane, mark: str, delta: Delta, response: BatchStatementResponseTypeDef) -> Outcome:
+    def _outcome(
+        self, lane: Lane, mark: str, delta: Delta, row: _Row, response: BatchStatementResponseTypeDef
+    ) -> Outcome:
+        known = (*_row_key(lane, delta.counter), mark)
         if "Error" not in response:
+            self._remember(
+                known, _Row(exists=True, mark=pack_mark(delta.mark), prunable=row.prunable[_PRUNED_AT_ONCE:])
+            )
             return Added()
+        self._forget(known)
         code = response["Error"].get("Code", "")
         if code == "ConditionalCheckFailed":
-            return self._passed(lane, mark, delta, response["Error"].get("Item") or {})
+            item: Item = response["Error"].get("Item") or {}
+            return Passed(unpack_mark(item[mark]["B"]) if mark in item else None)
+        if code == "DuplicateItem":
+            return Passed(None)
         if code in TRANSIENT_CODES:
             return Deferred()
         raise RuntimeError(f"{code}: {response['Error'].get('Message')}")
 
-    def _add_single(self, lane: Lane, mark: str, delta: Delta, now_s: int) -> Outcome:
-        pk, sk = _row_key(lane, delta.counter)
-        known = self._known.get((pk, sk))
-        prunable = list(known.prunable.items())[:_PRUNED_AT_ONCE] if known else []
-        # A lane's mark is absent until its first fold into the row, and below `first` before the next.
-        condition = "(attribute_not_exists(#mark) OR #mark < :first)"
-        update = "ADD n :amount SET #mark = :last"
-        names = {"#mark": mark}
-        values: dict[str, Any] = {
-            ":amount": {"N": str(delta.amount)},
-            ":first": {"B": _floor(delta)},
-            ":last": {"B": pack_mark(delta.mark)},
-        }
-        if prunable:
-            # Only the value that was seen to be too old may go: its lane could be moving it right now.
-            update += " REMOVE " + ", ".join(f"#old{j}" for j in range(len(prunable)))
-            condition += "".join(f" AND #old{j} = :old{j}" for j in range(len(prunable)))
-            names |= {f"#old{j}": name for j, (name, _) in enumerate(prunable)}
-            values |= {f":old{j}": {"B": packed} for j, (_, packed) in enumerate(prunable)}
-        try:
-            with transient_as_unavailable():
-                answer = self._client.update_item(
-                    TableName=self._table,
-                    Key={"pk": {"S": pk}, "sk": {"S": sk}},
-                    UpdateExpression=update,
-                    ConditionExpression=condition,
-                    ExpressionAttributeNames=names,
-                    ExpressionAttributeValues=values,
-                    ReturnValues="ALL_NEW",
-                    ReturnValuesOnConditionCheckFailure="ALL_OLD",
-                )
-        except self._client.exceptions.ConditionalCheckFailedException as error:
-            return self._passed(lane, mark, delta, cast(Item, error.response.get("Item") or {}))
-        except Unavailable:
-            return Deferred()
-        self._remember((pk, sk), answer["Attributes"], own=mark, now_s=now_s)
-        return Added()
+    # --- what is known of rows --------------------------------------------------------------------
 
-    def _passed(self, lane: Lane, mark: str, delta: Delta, item: Item) -> Passed:
-        with self._lock:
-            self._known.pop(_row_key(lane, delta.counter), None)
-        return Passed(unpack_mark(item[mark]["B"]) if mark in item else None)
+    def _rows(self, lane: Lane, mark: str, counters: Sequence[Counter], now_s: int) -> list[_Row]:
+        """The rows of one lane, read where this process does not know them."""
+        identities = [(*_row_key(lane, counter), mark) for counter in counters]
+        rows = {key: row for key in identities if (row := self._known.get(key)) is not None}
+        unknown = [key for key in identities if key not in rows]
+        parts = [unknown[i : i + BATCH_GET_KEYS] for i in range(0, len(unknown), BATCH_GET_KEYS)]
+        for part, items in zip(parts, self._executor.map(self._read, parts), strict=True):
+            rows |= {key: _row(items.get(key[:2]), mark, now_s) for key in part}
+        return [rows[key] for key in identities]
 
-    def _remember(self, row: tuple[str, str], item: Any, *, own: str, now_s: int) -> None:
-        packed = {name: bytes(value["B"]) for name, value in item.items() if name.startswith(keys.MARK_PREFIX)}
-        prunable = {n: p for n, p in packed.items() if n != own and is_prunable(unpack_mark(p), now_s)}
+    def _read(self, rows: Sequence[tuple[str, str, str]]) -> dict[tuple[str, str], Item]:
+        found = batch_get(self._client, self._table, [{"pk": {"S": pk}, "sk": {"S": sk}} for pk, sk, _ in rows])
+        return {(item["pk"]["S"], item["sk"]["S"]): item for item in found}
+
+    def _remember(self, key: tuple[str, str, str], row: _Row) -> None:
         with self._lock:
-            self._known[row] = _KnownRow(set(packed), prunable)
-            self._known.move_to_end(row)
+            self._known[key] = row
+            self._known.move_to_end(key)
             if len(self._known) > _REMEMBERED_ROWS:
                 self._known.popitem(last=False)
 
+    def _forget(self, key: tuple[str, str, str]) -> None:
+        with self._lock:
+            self._known.pop(key, None)
+
     def marks(self, lane: Lane, counters: Sequence[Counter]) -> list[tuple[bool, Mark | None]]:
         """Per counter: whether the lane's row exists, and its mark, read consistently."""
-        return list(self._executor.map(lambda counter: self._mark(lane, counter), counters))
-
-    def _mark(self, lane: Lane, counter: Counter) -> tuple[bool, Mark | None]:
         mark = keys.mark_name(lane.id)
-        pk, sk = _row_key(lane, counter)
-        with transient_as_unavailable():
-            answer = self._client.get_item(
-                TableName=self._table, Key={"pk": {"S": pk}, "sk": {"S": sk}}, ConsistentRead=True
-            )
-        item = answer.get("Item")
-        if item is None:
-            return False, None
-        return True, unpack_mark(item[mark]["B"]) if mark in item else None
+        wanted = [_row_key(lane, counter) for counter in counters]
+        found: dict[tuple[str, str], Item] = {}
+        for i in range(0, len(wanted), BATCH_GET_KEYS):
+            part = [{"pk": {"S": pk}, "sk": {"S": sk}} for pk, sk in wanted[i : i + BATCH_GET_KEYS]]
+            for item in batch_get(self._client, self._table, part, consistent=True):
+                found[item["pk"]["S"], item["sk"]["S"]] = item
+        items = [found.get(key) for key in wanted]
+        return [
+            (item is not None, unpack_mark(item[mark]["B"]) if item is not None and mark in item else None)
+            for item in items
+        ]
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -233,6 +232,20 @@ class CounterTable:
 
 def _row_key(lane: Lane, counter: Counter) -> tuple[str, str]:
     return keys.target_key(counter.target), keys.counter_sort_key(counter, lane.row)
+
+
+def _row(item: Item | None, mark: str, now_s: int) -> _Row:
+    """What a stored row says of a lane, and the marks of other lanes that nobody needs any more."""
+    if item is None:
+        return _Row(exists=False)
+    marks = {name: bytes(value["B"]) for name, value in item.items() if name.startswith(keys.MARK_PREFIX)}
+    prunable = [(n, p) for n, p in marks.items() if n != mark and is_prunable(unpack_mark(p), now_s)]
+    return _Row(exists=True, mark=marks.get(mark), prunable=tuple(prunable))
+
+
+def _holds(row: _Row, delta: Delta) -> bool:
+    """Whether the row is known to hold some of the delta, so that writing it whole would fail."""
+    return row.mark is not None and row.mark >= _floor(delta)
 
 
 def _floor(delta: Delta) -> bytes:

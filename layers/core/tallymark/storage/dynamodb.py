@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +56,35 @@ def connect() -> DynamoDBClient:
         tcp_keepalive=True,
         user_agent=f"tallymark/{__version__}",
         parameter_validation=False,
+        account_id_endpoint_mode="disabled",
     )
     return boto3.client("dynamodb", config=config)
+
+
+def batch_get(client: DynamoDBClient, table: str, wanted: Sequence[Item], *, consistent: bool = False) -> list[Item]:
+    """Those of up to 100 items that exist, in any order; what comes back unprocessed is asked for again."""
+    found: list[Item] = []
+    todo: Any = list(wanted)
+    for _ in range(len(wanted) + 8):  # each answer brings at least one item, or the store is busy
+        if not todo:
+            return found
+        with transient_as_unavailable():
+            answer = client.batch_get_item(RequestItems={table: {"Keys": todo, "ConsistentRead": consistent}})
+        found += answer["Responses"].get(table, [])
+        rest = answer["UnprocessedKeys"].get(table)
+        todo = rest["Keys"] if rest else []
+    raise Unavailable("the store is busy; try again")
+
+
+def ping(client: DynamoDBClient, table: str) -> None:
+    """Raises Unavailable if the table cannot be read, for whatever reason. Half a read unit."""
+    from botocore.exceptions import ClientError
+
+    try:
+        with transient_as_unavailable():
+            client.get_item(TableName=table, Key={"pk": {"S": "#ping"}, "sk": {"S": "#ping"}})
+    except ClientError as error:
+        raise Unavailable(f"the table cannot be read: {error_code(error)}") from error
 
 
 def error_code(error: Exception) -> str:

@@ -7,8 +7,8 @@ from tallymark.fold import Change
 from tallymark.model import Counter
 
 from . import keys
-from .counter_table import MAX_SEQUENCE_NUMBER
 
+_MAX_DIGITS = 40  # DynamoDB Streams API Reference, StreamRecord
 _DELTAS = {"INSERT": 1, "REMOVE": -1, "MODIFY": 0}
 
 
@@ -21,11 +21,16 @@ def read_change(record: Record) -> Change | None:
         delta = _DELTAS[record["eventName"]]
         body = record["dynamodb"]
         target, reaction = keys.parse_like_sort_key(body["Keys"]["sk"]["S"])
-        digits = body["SequenceNumber"]
-        sequence = int(digits)
+        sequence = _sequence(body["SequenceNumber"])
         time_s = int(body["ApproximateCreationDateTime"])
+        if not 0 <= time_s < 2**32:
+            raise ValueError(f"time {time_s}")
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
-    if not (digits.isascii() and digits.isdigit() and 0 <= sequence <= MAX_SEQUENCE_NUMBER and 0 <= time_s < 2**32):
-        raise Unreadable(f"sequence number {digits!r} or time {time_s} is out of range")
     return Change(Counter(target, reaction), delta, sequence, time_s) if delta else None
+
+
+def _sequence(digits: object) -> int:
+    if not (isinstance(digits, str) and digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
+        raise ValueError(f"sequence number {digits!r}")
+    return int(digits)

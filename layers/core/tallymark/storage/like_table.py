@@ -12,7 +12,7 @@ from tallymark.lists import Page
 from tallymark.model import Like, LikeKey, Stamp, Target
 
 from . import keys
-from .dynamodb import BATCH_GET_KEYS, BATCH_STATEMENTS, TRANSIENT_CODES, Item, transient_as_unavailable
+from .dynamodb import BATCH_GET_KEYS, BATCH_STATEMENTS, TRANSIENT_CODES, Item, batch_get, ping, transient_as_unavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -24,8 +24,7 @@ R = TypeVar("R")
 BY_TIME_INDEX = "by-time"
 LIKERS_INDEX = "likers"
 
-_FILTERED_READS = 10  # Queries for one page of a filtered list before it may come back short
-_FILTERED_ITEMS = 100  # items that each of them reads at least
+_FILTERED_ITEMS = 100  # that the first Query of a filtered page reads at least; each further one reads twice as many
 _LAST_CHARACTER = "\U0010ffff"
 _TALLIED_AT_ONCE = 2_000
 _READ_AHEAD = 200  # items of a person's partition that one Query may read for a few targets
@@ -41,8 +40,7 @@ class LikeTable:
 
     def ping(self) -> None:
         """Raises Unavailable if the table cannot be reached. Half a read unit."""
-        with transient_as_unavailable():
-            self._client.get_item(TableName=self._table, Key={"pk": {"S": "#ping"}, "sk": {"S": "#ping"}})
+        ping(self._client, self._table)
 
     # --- writes -----------------------------------------------------------------------------------
 
@@ -90,10 +88,12 @@ class LikeTable:
     def _find_own(self, writes: Sequence[Like | LikeKey], results: list[bool | TallymarkError]) -> None:
         """Corrects `changed` where a first attempt landed, its reply was lost, and the repeat found its own like."""
         unsure = {write.key: i for i, write in enumerate(writes) if isinstance(write, Like) and results[i] is False}
-        if unsure:
+        try:
             for like in self._get(list(unsure)):
                 write = writes[unsure[like.key]]
                 results[unsure[like.key]] = isinstance(write, Like) and like.stamp == write.stamp
+        except Unavailable:
+            return  # the writes were made; only whether this call or an earlier one made them stays unknown
 
     def _statement(self, write: Like | LikeKey) -> BatchStatementRequestTypeDef:
         if isinstance(write, LikeKey):
@@ -117,18 +117,12 @@ class LikeTable:
         return {like.key for like in self._get(list(dict.fromkeys(wanted)))}
 
     def _get(self, wanted: Sequence[LikeKey]) -> list[Like]:
-        likes: list[Like] = []
-        todo: list[Any] = [_key(key) for key in wanted]
-        for _ in range(len(todo) + 8):  # each answer brings at least one, or the service is busy
-            if not todo:
-                return likes
-            part, todo = todo[:BATCH_GET_KEYS], todo[BATCH_GET_KEYS:]
-            with transient_as_unavailable():
-                answer = self._client.batch_get_item(RequestItems={self._table: {"Keys": part, "ConsistentRead": True}})
-            likes += [_like(item) for item in answer["Responses"].get(self._table, [])]
-            if self._table in answer["UnprocessedKeys"]:
-                todo += answer["UnprocessedKeys"][self._table]["Keys"]
-        raise Unavailable("the store is busy; try again")
+        parts = [wanted[i : i + BATCH_GET_KEYS] for i in range(0, len(wanted), BATCH_GET_KEYS)]
+        return [
+            _like(item)
+            for part in parts
+            for item in batch_get(self._client, self._table, [_key(key) for key in part], consistent=True)
+        ]
 
     def reactions(self, user_id: str, targets: Sequence[Target]) -> dict[Target, list[str]]:
         """The person's reactions to each target, read consistently.
@@ -226,7 +220,7 @@ class LikeTable:
             **({"FilterExpression": filter_expression} if filters else {}),
         }
         likes: list[Like] = []
-        for _ in range(_FILTERED_READS):
+        while True:
             with transient_as_unavailable():
                 answer = self._client.query(**request, **_below(attribute, value, before, filters))
             likes += [_like(item) for item in answer["Items"]]
@@ -235,7 +229,7 @@ class LikeTable:
             if "LastEvaluatedKey" not in answer:
                 return Page(tuple(likes), None)
             before = keys.unpack_stamp(answer["LastEvaluatedKey"]["at"]["B"])
-        return Page(tuple(likes), before)
+            request["Limit"] *= 2
 
     def _each(self, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         return [work(parts[0])] if len(parts) == 1 else list(self._executor.map(work, parts))

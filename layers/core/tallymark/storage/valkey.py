@@ -63,6 +63,7 @@ end
 local granted = math.max(0, math.min(wanted, limit - redis.call('LLEN', KEYS[1])))
 for _ = 1, granted do redis.call('RPUSH', KEYS[1], string.format('%.0f', now)) end
 if granted > 0 then redis.call('PEXPIRE', KEYS[1], ARGV[3] * 1000) end
+oldest = redis.call('LINDEX', KEYS[1], 0)
 return {granted, (granted < wanted and oldest) and string.format('%.0f', oldest + window - now) or '0'}
 """
 
