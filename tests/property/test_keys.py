@@ -143,7 +143,7 @@ def test_the_byte_order_of_marks_is_the_order_of_sequence_numbers_up_to_40_digit
 def test_a_mark_is_below_the_floor_of_a_delta_exactly_if_it_is_before_the_first_change(
     mark: Mark, first: int, time_s: int, nudge: int
 ) -> None:
-    near = Mark(min(max(first + nudge, 0)), mark.time_s)
+    near = Mark(min(max(first + nudge, 0), 10**40 - 1), mark.time_s)
     delta = Delta(_counter("like"), (Change(_counter("like"), 1, first, time_s),))
     floor = _floor(delta)
     for candidate in (mark, near):
