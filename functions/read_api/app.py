@@ -11,7 +11,7 @@ from tallymark.errors import Forbidden, Unavailable
 from tallymark.identifiers import parse_id, parse_item_type
 from tallymark.identity import may_act_for, user_for
 from tallymark.model import DEFAULT_REACTION, Count, Like, Target, format_time
-from tallymark.runtime import contract, health, openapi, wiring
+from tallymark.runtime import contract, docs_page, health, openapi, wiring
 from tallymark.runtime.http import Call, HttpApp, ok, operation
 from tallymark.runtime.requests import (
     parse_fresh,
@@ -125,9 +125,9 @@ def openapi_document(_call: Call) -> dict[str, Any]:
 
 
 @operation(app, contract.DOCS)
-def docs(_call: Call) -> Response:
+def docs(call: Call) -> Response:
     """The document as a page that needs nothing from elsewhere."""
-    page = openapi.page(wiring.settings().auth_mode)
+    page = docs_page.page(wiring.settings().auth_mode, call.origin)
     return Response(page, {"content-type": "text/html; charset=utf-8"})
 
 

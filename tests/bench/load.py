@@ -4,7 +4,8 @@
     make bench ARGS="--url http://127.0.0.1:8000"   takes one that runs
 
 Users and items follow a Zipf law over 100,000 and 1,000; readers look at the 100 items liked most, then ("cold")
-at any item alike. Each user is an ordinary one: identity, rate limit and all. Exits 1 when a count is wrong or a call fails; rates are printed beside what the machine does by itself.
+at any item alike. Each user is an ordinary one: identity, rate limit and all. Exits 1 when a count is wrong or a
+call fails; rates are printed beside what the machine does by itself.
 """
 
 from __future__ import annotations
@@ -202,10 +203,24 @@ async def run(where: Where, clients: int, seconds: float, seed: int) -> int:
         # Reading every item takes longer than counts take to settle; those liked last show the lag.
         lag_s, _ = await settle(connection, expected, list(latest)[-LATEST:])
         _, wrong = await settle(connection, expected, sorted(expected))
-    print(likes)
     counts = await load("counts", host, port, clients, seconds, processes, count)
-    print(counts)
-    print(await load("cold", host, port, clients, seconds / 2, processes, cold_count))
+    cold = await load("cold", host, port, clients, seconds / 2, processes, cold_count)
+    for measured in (likes, counts, cold):
+        print(measured)
+    report_rates(likes, counts, yardstick)
+    late = f"   LATE: more than {SETTLE_S} s" if lag_s > SETTLE_S else ""
+    print(f"  lag     {lag_s:8.2f} s   from the last like until the {LATEST} items liked last were exact{late}")
+    print(f"  exact   {len(expected) - len(wrong):8,}     of {len(expected):,} counts, {expected.total():,} likes")
+    if wrong:
+        print(f"  WRONG   {len(wrong)} counts, (expected, seen) such as {dict(list(wrong.items())[:3])}")
+    failed = sorted({*likes.statuses} - {200, 429} | {*counts.statuses, *cold.statuses} - {200})
+    if failed:
+        print(f"  FAILED  answers of status {failed}")
+    return int(bool(wrong or failed))
+
+
+def report_rates(likes: Measured, counts: Measured, yardstick: float) -> None:
+    """The rates beside their targets, and beside what the machine does by itself."""
     if yardstick:
         print(
             f"  machine {yardstick:8,.0f}/s   PutItem by one client of the SDK, straight to the emulator; "
@@ -214,15 +229,6 @@ async def run(where: Where, clients: int, seconds: float, seed: int) -> int:
     for measured, target in ((likes, LIKES_TARGET), (counts, COUNTS_TARGET)):
         verdict = "reached" if measured.per_second >= target else "MISSED on this machine today"
         print(f"  {measured.name:7} {target:8,}/s   target: {verdict}")
-    late = f"   LATE: more than {SETTLE_S} s" if lag_s > SETTLE_S else ""
-    print(f"  lag     {lag_s:8.2f} s   from the last like until the {LATEST} items liked last were exact{late}")
-    print(f"  exact   {len(expected) - len(wrong):8,}     of {len(expected):,} counts, {expected.total():,} likes")
-    if wrong:
-        print(f"  WRONG   {len(wrong)} counts, (expected, seen) such as {dict(list(wrong.items())[:3])}")
-    failed = sorted({*likes.statuses} - {200, 429} | {*counts.statuses} - {200})
-    if failed:
-        print(f"  FAILED  answers of status {failed}")
-    return int(bool(wrong or failed))
 
 
 def put_items(endpoint_url: str | None) -> float:

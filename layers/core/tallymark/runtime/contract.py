@@ -9,9 +9,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tallymark.identifiers import ITEM_TYPE_PATTERN, MAX_ID_BYTES, MAX_SAFE_INTEGER
+from tallymark.reactions import MAX_EMOJI_BYTES, WORD_PATTERN
 
 Schema = dict[str, Any]
 
+ERROR_CODES = (
+    "invalid_request",
+    "unauthorized",
+    "forbidden",
+    "not_found",
+    "method_not_allowed",
+    "conflict",
+    "exhausted",
+    "payload_too_large",
+    "unsupported_media_type",
+    "rate_limited",
+    "unavailable",
+)
 MAX_BODY_BYTES = 256 * 1024
 MAX_ENTRIES = 100
 DEFAULT_LIMIT = 20
@@ -23,18 +37,28 @@ TEXT_ID: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES, 
 ID: Schema = {
     "description": f"1 to {MAX_ID_BYTES} bytes of UTF-8, or a whole number, which is the same as its decimal string.",
     "anyOf": [TEXT_ID, {"type": "integer", "minimum": 0, "maximum": MAX_SAFE_INTEGER}],
-    "examples": ["post-1"],
 }
+USER_ID: Schema = {**ID, "examples": ["ann"]}
+ITEM_ID: Schema = {**ID, "examples": ["post-1"]}
+TEXT_USER_ID: Schema = {**TEXT_ID, "examples": ["ann"]}
+TEXT_ITEM_ID: Schema = {**TEXT_ID, "examples": ["post-1"]}
+_SENT = f"1 to {MAX_ID_BYTES} bytes of UTF-8."
 ITEM_TYPE: Schema = {"type": "string", "pattern": ITEM_TYPE_PATTERN, "examples": ["post"]}
+# What is one emoji, no pattern says that a person could read: here anything without ASCII.
 REACTION: Schema = {
-    "type": "string",
-    "description": "A word of a-z, 0-9, _ and - that begins with a letter, or one emoji.",
-    "minLength": 1,
-    "maxLength": 32,
+    "description": (
+        "A word of a-z, 0-9, _ and - that begins with a letter, at most 32 long, "
+        f"or one emoji of at most {MAX_EMOJI_BYTES} bytes."
+    ),
+    "anyOf": [
+        {"type": "string", "pattern": WORD_PATTERN},
+        {"type": "string", "pattern": r"^[^\x00-\x7f]+$", "maxLength": 32},
+    ],
     "examples": ["like", "👍"],
 }
 TIME: Schema = {"type": "string", "format": "date-time", "examples": [_TIME_EXAMPLE]}
-CURSOR: Schema = {"type": "string", "description": "The cursor of the page before."}
+SIGNED: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]+$"}
+CURSOR: Schema = {**SIGNED, "description": "The cursor of the page before, of the same list and filters."}
 
 
 def _object(properties: dict[str, Schema], *optional: str, **more: Any) -> Schema:
@@ -58,60 +82,64 @@ def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-_COUNTS: Schema = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}
+_WHOLE: Schema = {"type": "integer", "minimum": 0}
+_COUNT: Schema = {**_WHOLE, "examples": [5]}
+_COUNTS: Schema = {
+    "type": "object",
+    "additionalProperties": {"type": "integer", "minimum": 1},
+    "description": "Likes by reaction; holds those above 0.",
+    "examples": [{"like": 3, "👍": 2}],
+}
 _ERROR: Schema = _object(
-    {"code": {"type": "string"}, "message": {"type": "string"}, "field": {"type": "string"}}, "field"
+    {
+        "code": {"type": "string", "enum": list(ERROR_CODES)},
+        "message": {"type": "string", "description": "For people; may change."},
+        "field": {"type": "string", "description": "The field at fault, such as items[3].item_id."},
+    },
+    "field",
 )
 ERROR_ANSWER: Schema = _object({"error": _ERROR})
 
 _LIKE_FIELDS: dict[str, Schema] = {
-    "user_id": ID,
-    "item_id": ID,
+    "user_id": USER_ID,
+    "item_id": ITEM_ID,
     "item_type": ITEM_TYPE,
     "reaction": _or_null({**REACTION, "default": "like"}),
 }
 _LIKED_AT: dict[str, Schema] = {"liked_at": _or_null({**TIME, "description": "Services only: when it was liked."})}
+_CHANGED: Schema = {"type": "boolean", "description": "Whether this request changed anything."}
 _LIKED: dict[str, Schema] = {
-    "liked": {"type": "boolean"},
-    "changed": {"type": "boolean", "description": "Whether this request changed anything."},
-    "user_id": TEXT_ID,
-    "item_id": TEXT_ID,
+    "changed": _CHANGED,
+    "user_id": TEXT_USER_ID,
+    "item_id": TEXT_ITEM_ID,
     "item_type": ITEM_TYPE,
     "reaction": REACTION,
 }
-_LIKE_ANSWER = _object({**_LIKED, "liked_at": TIME})
-_UNLIKE_ANSWER = _object(_LIKED)
-_TARGET = _object({"item_id": ID, "item_type": ITEM_TYPE})
+_LIKE_ANSWER = _object({"liked": {"const": True}, **_LIKED, "liked_at": TIME})
+_UNLIKE_ANSWER = _object({"liked": {"const": False}, **_LIKED})
+_TARGET = _object({"item_id": ITEM_ID, "item_type": ITEM_TYPE})
 _OPERATION = _object(
     {"action": {"type": "string", "enum": ["like", "unlike"]}, **_LIKE_FIELDS, **_LIKED_AT},
     "reaction",
     "liked_at",
 )
-_RESULT = _object(
-    {
-        "status": {"type": "integer"},
-        "liked": {"type": "boolean"},
-        "changed": {"type": "boolean"},
-        "error": _ERROR,
-    },
-    "liked",
-    "changed",
-    "error",
-)
-_LIKE_ENTRY = _object({"item_type": ITEM_TYPE, "item_id": TEXT_ID, "reaction": REACTION, "liked_at": TIME})
-_LIKER_ENTRY = _object({"user_id": TEXT_ID, "reaction": REACTION, "liked_at": TIME})
-_NEXT_CURSOR: Schema = {
-    "type": ["string", "null"],
-    "description": "For the next page; null when the list has ended.",
+_RESULT: Schema = {
+    "oneOf": [
+        _object({"status": {"const": 200}, "liked": {"type": "boolean"}, "changed": _CHANGED}),
+        _object({"status": {"type": "integer", "enum": [400, 403, 429, 503]}, "error": _ERROR}),
+    ]
 }
+_LIKE_ENTRY = _object({"item_type": ITEM_TYPE, "item_id": TEXT_ITEM_ID, "reaction": REACTION, "liked_at": TIME})
+_LIKER_ENTRY = _object({"user_id": TEXT_USER_ID, "reaction": REACTION, "liked_at": TIME})
+_NEXT_CURSOR = _or_null({**SIGNED, "description": "For the next page; null when the list has ended.", "examples": [None]})
 _COUNT_ENTRY = _object(
     {
-        "item_id": TEXT_ID,
+        "item_id": TEXT_ITEM_ID,
         "item_type": ITEM_TYPE,
-        "count": {"type": ["integer", "null"], "description": "null: could not be had just now."},
-        "counts": {"type": ["object", "null"], "additionalProperties": {"type": "integer", "minimum": 1}},
-        "liked": {"type": "boolean"},
-        "reactions": _list(REACTION),
+        "count": _or_null({**_COUNT, "description": "Likes of all reactions; null: could not be had just now."}),
+        "counts": _or_null(_COUNTS),
+        "liked": {"type": "boolean", "description": "With user_id: whether that person has any reaction."},
+        "reactions": {**_list(REACTION), "description": "With user_id: that person's reactions."},
     },
     "liked",
     "reactions",
@@ -147,6 +175,12 @@ class Operation:
     other_answers: dict[int, Schema] = field(default_factory=dict)
 
     @property
+    def may_be_forbidden(self) -> bool:
+        """Whether it can name a person for whom the caller may not act, or be closed by a parameter."""
+        names = {parameter.name for parameter in self.parameters} | set((self.body or {}).get("properties", ()))
+        return "user_id" in names or self.tag == "Identity"
+
+    @property
     def key(self) -> str:
         return f"{self.method} {self.path}"
 
@@ -155,11 +189,13 @@ _PAGE_PARAMETERS = (
     Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_ENTRIES, "default": DEFAULT_LIMIT}),
     Parameter("cursor", CURSOR),
 )
-_USER_PATH = Parameter("user_id", TEXT_ID, required=True, place="path")
+_USER_PATH = Parameter("user_id", {**TEXT_USER_ID, "description": _SENT}, required=True, place="path")
 _ITEM_PATH = (
     Parameter("item_type", ITEM_TYPE, required=True, place="path"),
-    Parameter("item_id", TEXT_ID, required=True, place="path"),
+    Parameter("item_id", {**TEXT_ITEM_ID, "description": _SENT}, required=True, place="path"),
 )
+
+_UNLESS_IN_BODY = "Required, unless the fields are in the body."
 
 LIKE = Operation(
     "POST",
@@ -175,20 +211,23 @@ UNLIKE = Operation(
     "/v1/like",
     "Take a like back",
     _UNLIKE_ANSWER,
-    "Safe to repeat. The fields may come as a JSON body instead of the query.",
+    "Safe to repeat. The fields come in the query or as a JSON body, which then holds them all; "
+    "where both are sent, they must name the same like.",
     parameters=(
-        Parameter("user_id", TEXT_ID, required=True),
-        Parameter("item_id", TEXT_ID, required=True),
-        Parameter("item_type", ITEM_TYPE, required=True),
+        Parameter("user_id", {**TEXT_USER_ID, "description": _UNLESS_IN_BODY}),
+        Parameter("item_id", {**TEXT_ITEM_ID, "description": _UNLESS_IN_BODY}),
+        Parameter("item_type", {**ITEM_TYPE, "description": _UNLESS_IN_BODY}),
         Parameter("reaction", {**REACTION, "default": "like"}),
     ),
+    body=_object(_LIKE_FIELDS, "reaction"),
+    body_required=False,
     limited=True,
 )
 TOGGLE = Operation(
     "POST",
     "/v1/toggle",
     "Set whether an item is liked",
-    {"anyOf": [_LIKE_ANSWER, _UNLIKE_ANSWER]},
+    {"oneOf": [_LIKE_ANSWER, _UNLIKE_ANSWER]},
     "`like` is the wanted state, so a repeat is harmless.",
     body=_object({**_LIKE_FIELDS, "like": {"type": "boolean"}, **_LIKED_AT}, "reaction", "liked_at"),
     limited=True,
@@ -207,15 +246,15 @@ COUNT = Operation(
     "Count the likes of an item",
     _object(
         {
-            "item_id": TEXT_ID,
+            "item_id": TEXT_ITEM_ID,
             "item_type": ITEM_TYPE,
-            "count": {"type": "integer"},
+            "count": {**_COUNT, "description": "Likes of all reactions."},
             "counts": _COUNTS,
-            "age_ms": {"type": "integer", "minimum": 0, "description": "How old the count may be."},
+            "age_ms": {**_WHOLE, "description": "How old the count may be.", "examples": [140]},
         }
     ),
     parameters=(
-        Parameter("item_id", TEXT_ID, required=True),
+        Parameter("item_id", {**TEXT_ITEM_ID, "description": _SENT}, required=True),
         Parameter("item_type", ITEM_TYPE, required=True),
         Parameter("fresh", {"type": "boolean", "default": False, "description": "true passes the caches."}),
     ),
@@ -226,18 +265,27 @@ COUNTS = Operation(
     "Count the likes of many items",
     _object({"counts": _list(_COUNT_ENTRY)}),
     "With user_id, says of each item whether that person likes it; reads the person's own writes.",
-    body=_object({"items": {**_list(_TARGET), "maxItems": MAX_ENTRIES}, "user_id": _or_null(ID)}, "user_id"),
+    body=_object({"items": {**_list(_TARGET), "maxItems": MAX_ENTRIES}, "user_id": _or_null(USER_ID)}, "user_id"),
 )
 HAS_LIKED = Operation(
     "POST",
     "/v1/has_liked",
     "Which of these items does a person like?",
-    _object({"liked": {"type": "object", "additionalProperties": {"type": "boolean"}}}),
+    _object(
+        {
+            "liked": {
+                "type": "object",
+                "additionalProperties": {"type": "boolean"},
+                "description": "By item_id; numbers as their decimal strings.",
+                "examples": [{"post-1": True}],
+            }
+        }
+    ),
     "Reads the person's own writes.",
     body=_object(
         {
-            "user_id": ID,
-            "item_ids": {**_list(ID), "maxItems": MAX_ENTRIES},
+            "user_id": USER_ID,
+            "item_ids": {**_list(ITEM_ID), "maxItems": MAX_ENTRIES},
             "item_type": ITEM_TYPE,
             "reaction": _or_null({**REACTION, "default": "like"}),
         },
@@ -262,25 +310,36 @@ ANONYMOUS = Operation(
     "POST",
     "/v1/anonymous",
     "Get an identity for a person who is not signed in",
-    _object({"user_id": TEXT_ID, "token": {"type": "string"}}),
+    _object({"user_id": {"type": "string", "pattern": "^anon_[A-Za-z0-9_-]+$", "examples": ["anon_8vHkq3dYw0mPz1LrT5sXbA"]}, "token": SIGNED}),
     "Keep the token and send it as the header Tallymark-Anonymous.",
     tag="Identity",
     open=True,
 )
-_HEALTH = _object(
-    {
-        "status": {"type": "string", "enum": ["ok", "degraded", "down"]},
-        "version": {"type": "string"},
-        "dependencies": _object(
-            {
-                "dynamodb": {"type": "string", "enum": ["ok", "down"]},
-                "cache": {"type": "string", "enum": ["ok", "off", "down"]},
-            }
-        ),
+
+
+def _health(statuses: list[str], tables: str) -> Schema:
+    dependencies = {
+        "dynamodb": {"type": "string", "enum": [tables]},
+        "cache": {"type": "string", "enum": ["ok", "off", "down"]},
     }
-)
+    return _object(
+        {
+            "status": {"type": "string", "enum": statuses},
+            "version": {"type": "string", "examples": ["1.0.0"]},
+            "dependencies": _object(dependencies),
+        }
+    )
+
+
 HEALTH = Operation(
-    "GET", "/health", "Is the service up?", _HEALTH, tag="Service", open=True, other_answers={503: _HEALTH}
+    "GET",
+    "/health",
+    "Is the service up?",
+    _health(["ok", "degraded"], "ok"),
+    "503 with the status `down` when the tables cannot be reached; a cache that is down only degrades.",
+    tag="Service",
+    open=True,
+    other_answers={503: _health(["down"], "down")},
 )
 OPENAPI = Operation("GET", "/openapi.json", "This document", {"type": "object"}, tag="Service", open=True)
 DOCS = Operation(

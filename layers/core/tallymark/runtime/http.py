@@ -68,10 +68,16 @@ class Call:
             size = len(self._raw_body.encode("utf-8", "surrogatepass"))
         if size > MAX_BODY_BYTES:
             raise errors.PayloadTooLarge(f"a body has at most {MAX_BODY_BYTES} bytes")
-        if self._raw_body or self.operation.body is not None:
+        if self._raw_body or (self.operation.body is not None and self.operation.body_required):
             media_type = self._headers.get("content-type", "").partition(";")[0].strip().lower()
             if media_type and media_type != "application/json" and not _is_json_suffix(media_type):
                 raise errors.UnsupportedMediaType(f"send application/json, not {media_type[:100]}")
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port as the caller spelt them."""
+        scheme = self._headers.get("x-forwarded-proto", "http")
+        return f"{scheme}://{self._headers.get('host', '')}"
 
     @property
     def has_body(self) -> bool:

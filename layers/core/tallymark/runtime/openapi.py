@@ -1,9 +1,7 @@
-"""The contract as an OpenAPI 3.1 document, and that document as a page."""
+"""The contract as an OpenAPI 3.1 document."""
 
 from __future__ import annotations
 
-import html
-import json
 from functools import cache
 from typing import Any
 
@@ -18,14 +16,18 @@ _ABOUT = (
     "recorded. Writes may be repeated at will. Counts follow within 3 seconds; a person's own state is there at once."
 )
 _ERRORS: dict[int, str] = {
-    400: "The request is not well formed; `field` names what is at fault.",
-    401: "The caller's identity is missing or forged.",
-    403: "The caller may not act for this person.",
-    405: "The path exists, but not with this method.",
-    413: "The body has more than 256 KiB.",
-    415: "The body is declared as something other than JSON.",
-    429: "This user made too many calls; Retry-After says when to try again.",
-    503: "A store does not answer; nothing was lost. Try again.",
+    400: "`invalid_request`: the request is not well formed; `field` names what is at fault.",
+    401: "`unauthorized`: the caller's identity is missing or forged.",
+    403: "`forbidden`: the caller may not act for this person.",
+    413: "`payload_too_large`: the body has more than 256 KiB.",
+    415: "`unsupported_media_type`: the body is declared as something other than JSON.",
+    429: "`rate_limited`: this user made too many calls; Retry-After says when to try again.",
+    503: "`unavailable`: a store does not answer; nothing was lost. Try again.",
+}
+_OWN_ID: dict[AuthMode, str] = {
+    "open": "May be left out with the token of an anonymous person, whose id it then is.",
+    "jwt": "May be left out by a person, whose token tells it; services send it.",
+    "iam": "",
 }
 _SECURITY: dict[AuthMode, dict[str, Any]] = {
     "open": {
@@ -33,16 +35,23 @@ _SECURITY: dict[AuthMode, dict[str, Any]] = {
             "type": "apiKey",
             "in": "header",
             "name": SERVICE_KEY_HEADER,
-            "description": "Acts for anyone.",
+            "description": "The deployment's service key: acts for anyone, without a rate limit.",
         }
     },
-    "jwt": {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
+    "jwt": {
+        "bearer": {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": "JWT",
+            "description": "Acts for its `sub`; with the scope tallymark:service, for anyone.",
+        }
+    },
     "iam": {
         "sigv4": {
             "type": "apiKey",
             "in": "header",
             "name": "authorization",
-            "description": "AWS Signature V4.",
+            "description": "AWS Signature Version 4, made by servers: acts for anyone.",
         }
     },
 }
@@ -90,7 +99,10 @@ def _described(operation: Operation, mode: AuthMode) -> dict[str, Any]:
         described["parameters"] = [_parameter(parameter, mode) for parameter in operation.parameters]
     if operation.body is not None:
         schema = _by_mode(operation.body, mode)
-        described["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        described["requestBody"] = {
+            "required": operation.body_required,
+            "content": {"application/json": {"schema": schema}},
+        }
     return described
 
 
@@ -108,37 +120,52 @@ def _responses(operation: Operation) -> dict[str, Any]:
     for status in _statuses(operation):
         error = {"description": _ERRORS[status], "content": {"application/json": {"schema": _ref("Error")}}}
         if status in (429, 503):
-            error["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
+            error["headers"] = {
+                "Retry-After": {"required": True, "description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
+            }
         responses[str(status)] = error
     for status, schema in operation.other_answers.items():
-        responses[str(status)] = {"description": "Down.", "content": {"application/json": {"schema": schema}}}
+        responses[str(status)] = {"description": "Not in order.", "content": {"application/json": {"schema": schema}}}
     return responses
 
 
 def _statuses(operation: Operation) -> list[int]:
-    always = [400, 401, 405, 413, 415]
-    if operation.tag == "Service":
-        return always
-    return sorted([*always, 403, *([429] if operation.limited else []), 503])
+    """The errors that a request of this operation can meet; 404 and 405 are those of no operation."""
+    found = {
+        400: True,
+        401: not operation.open,
+        403: operation.may_be_forbidden,
+        413: operation.method != "GET",
+        415: operation.method != "GET",
+        429: operation.limited,
+        503: operation.tag != "Service",
+    }
+    return [status for status, possible in found.items() if possible]
 
 
 def _parameter(parameter: Parameter, mode: AuthMode) -> dict[str, Any]:
-    required = parameter.required and not (mode == "jwt" and _is_own_id(parameter.name, parameter.place))
-    return {"name": parameter.name, "in": parameter.place, "required": required, "schema": parameter.schema}
+    schema = dict(parameter.schema)
+    about = [schema.pop("description", "")]
+    if parameter.name == "user_id" and parameter.place == "query":
+        about.append(_OWN_ID[mode])
+    described = {"name": parameter.name, "in": parameter.place, "required": parameter.required, "schema": schema}
+    return {**described, "description": text} if (text := _sentences(about)) else described
 
 
 def _by_mode(body: Schema, mode: AuthMode) -> Schema:
-    """With a JWT the user_id may be left out, wherever it stands."""
-    if mode != "jwt":
+    """Where a token can tell the user_id, it may be left out; that it may not without one, no schema can say."""
+    if mode == "iam":
         return body
     copied = {key: _by_mode(part, mode) if isinstance(part, dict) else part for key, part in body.items()}
-    if isinstance(required := body.get("required"), list):
-        copied["required"] = [name for name in required if not _is_own_id(name, "body")]
+    if "user_id" in body.get("required", ()):
+        own = body["properties"]["user_id"]
+        copied["required"] = [name for name in body["required"] if name != "user_id"]
+        copied["properties"]["user_id"] = {**own, "description": _sentences([own["description"], _OWN_ID[mode]])}
     return copied
 
 
-def _is_own_id(name: str, place: str) -> bool:
-    return name == "user_id" and place != "path"
+def _sentences(parts: list[str]) -> str:
+    return " ".join(part for part in parts if part)
 
 
 def _operation_id(operation: Operation) -> str:
@@ -148,122 +175,3 @@ def _operation_id(operation: Operation) -> str:
 
 def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-# --- the page -----------------------------------------------------------------------------------------
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #8883; --soft: #8881; --accent: #0a7f5a; }
-@media (prefers-color-scheme: dark) { :root { --accent: #4fd1a5; } }
-* { box-sizing: border-box; }
-body { font: 16px/1.55 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 2rem 1.25rem 5rem; }
-h1 { margin: 0 0 .25rem; letter-spacing: -.02em; }
-h2 { margin: 2.5rem 0 .5rem; font-size: 1.1rem; text-transform: uppercase; letter-spacing: .06em; opacity: .7; }
-a { color: var(--accent); }
-details { border: 1px solid var(--line); border-radius: 10px; margin: .5rem 0; overflow: hidden; }
-summary { padding: .7rem 1rem; cursor: pointer; display: flex; gap: .8rem; align-items: baseline; flex-wrap: wrap; }
-summary:hover { background: var(--soft); }
-details > div { padding: 0 1rem 1rem; }
-.method { font: 600 .8rem ui-monospace, monospace; min-width: 4.2rem; color: var(--accent); }
-.path { font-family: ui-monospace, monospace; font-weight: 600; overflow-wrap: anywhere; }
-.what { opacity: .75; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-td, th { text-align: left; padding: .35rem .6rem .35rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-code, pre { font: .88rem/1.5 ui-monospace, monospace; }
-pre { background: var(--soft); padding: .8rem 1rem; border-radius: 8px; overflow-x: auto; }
-h3 { font-size: .95rem; margin: 1.2rem 0 .3rem; }
-"""
-
-
-@cache
-def page(mode: AuthMode) -> str:
-    """One HTML page of the document; needs nothing from elsewhere and runs no script."""
-    described = document(mode)
-    by_tag: dict[str, list[str]] = {}
-    for operation in OPERATIONS:
-        by_tag.setdefault(operation.tag, []).append(_section(operation, described))
-    sections = "".join(f"<h2>{html.escape(tag)}</h2>{''.join(parts)}" for tag, parts in by_tag.items())
-    info = described["info"]
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{info["title"]} API</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head><body>'
-        f"<h1>{info['title']} API</h1><p class=what>Version {info['version']} · identity mode <code>{mode}</code> · "
-        f'<a href="openapi.json">openapi.json</a></p><p>{html.escape(info["description"])}</p>{sections}</body></html>'
-    )
-
-
-def _section(operation: Operation, described: dict[str, Any]) -> str:
-    entry = described["paths"][operation.path][operation.method.lower()]
-    parts = [f"<p>{html.escape(operation.description)}</p>" if operation.description else ""]
-    if parameters := entry.get("parameters"):
-        parts.append(
-            _table(
-                "Parameters",
-                [
-                    (
-                        p["name"],
-                        f"{p['in']}, {_type(p['schema'])}" + (", required" if p["required"] else ""),
-                        p["schema"].get("description", ""),
-                    )
-                    for p in parameters
-                ],
-            )
-        )
-    if "requestBody" in entry:
-        schema = entry["requestBody"]["content"]["application/json"]["schema"]
-        parts.append(_table("Body", _rows(schema)))
-        parts.append(f"<h3>Example</h3><pre>{html.escape(_curl(operation, schema))}</pre>")
-    if operation.answer and operation.media_type == "application/json" and operation.answer.get("properties"):
-        parts.append(_table("Answer", _rows(operation.answer)))
-    errors = [(code, answer["description"], "") for code, answer in entry["responses"].items() if code != "200"]
-    parts.append(_table("Errors", errors))
-    return (
-        f'<details><summary><span class="method">{operation.method}</span><span class="path">'
-        f'{html.escape(operation.path)}</span><span class="what">{html.escape(operation.summary)}</span></summary>'
-        f"<div>{''.join(parts)}</div></details>"
-    )
-
-
-def _rows(schema: Schema) -> list[tuple[str, str, str]]:
-    required = schema.get("required", [])
-    return [
-        (name, _type(part) + ("" if name in required else ", optional"), part.get("description", ""))
-        for name, part in schema.get("properties", {}).items()
-    ]
-
-
-def _table(title: str, rows: list[tuple[str, str, str]]) -> str:
-    cells = "".join(
-        f"<tr><td><code>{html.escape(name)}</code></td><td>{html.escape(kind)}</td><td>{html.escape(about)}</td></tr>"
-        for name, kind, about in rows
-    )
-    return f"<h3>{title}</h3><table>{cells}</table>" if rows else ""
-
-
-def _type(schema: Schema) -> str:
-    if "enum" in schema:
-        return " or ".join(schema["enum"])
-    if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_type(part) for part in schema["anyOf"]))
-    kind = schema.get("type", "any")
-    kinds = [k for k in ([kind] if isinstance(kind, str) else kind) if k != "null"]
-    if kinds == ["array"]:
-        return f"list of {_type(schema['items'])}"
-    return " or ".join(kinds)
-
-
-def _curl(operation: Operation, schema: Schema) -> str:
-    body = json.dumps(_example(schema), ensure_ascii=False)
-    return f"curl -X {operation.method} $URL{operation.path} -H 'content-type: application/json' -d '{body}'"
-
-
-def _example(schema: Schema) -> Any:
-    if "examples" in schema:
-        return schema["examples"][0]
-    if "enum" in schema:
-        return schema["enum"][0]
-    if "properties" in schema:
-        return {name: _example(part) for name, part in schema["properties"].items() if name in schema["required"]}
-    if schema.get("type") == "array":
-        return [_example(schema["items"])]
-    return {"boolean": True, "integer": 1}.get(str(schema.get("type")), "text")
