@@ -67,9 +67,17 @@ deploy-local: build ## Deploy with SAM to the emulator that `make up` started
 deploy: build ## Deploy to AWS with the credentials of the shell (ARGS="--parameter-overrides ...")
 	$(SAM) deploy $(ARGS)
 
+.PHONY: service-key
+service-key: .venv/.local ## Print the service key of a deployed stack (STACK=tallymark)
+	@$(PY) -m infra.service_key --stack $${STACK:-tallymark}
+
 .PHONY: bench
 bench: .venv/.dev ## Measure the pipeline under load; fails when a count is wrong
-	@$(PY) -m tests.bench $(ARGS)
+	@$(PY) -m tests.bench.load $(ARGS)
+
+.PHONY: bench-cpu
+bench-cpu: .venv/.dev ## Measure the CPU of our code per call, with the SDK's transport stubbed
+	@$(PY) -m tests.bench.handler_cpu
 
 .PHONY: lock
 lock: .venv/.dev ## Lock the newest allowed versions again, with their hashes

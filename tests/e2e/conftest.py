@@ -23,7 +23,7 @@ from infra.local.deploy import deploy
 from infra.local.emulator import Emulator, session
 from infra.local.pumping import feeding
 from infra.local.stack import Stack, local_parameters
-from tallymark.identity import service_key
+from infra.service_key import key_of
 
 SETTLED_S = 3.0  # counts follow acknowledged writes within this time
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,11 +68,9 @@ class Api:
         return {"tallymark-service-key": self.service_key}
 
 
-def deployed_api(endpoint_url: str, outputs: dict[str, str]) -> Api:
+def deployed_api(endpoint_url: str, stack_name: str, outputs: dict[str, str]) -> Api:
     """The API of a stack of deployed functions."""
-    secrets = session(endpoint_url).client("secretsmanager", endpoint_url=endpoint_url)
-    secret = secrets.get_secret_value(SecretId=outputs["SecretArn"])["SecretString"]
-    return Api(outputs["ApiUrl"], service_key(secret, 1))
+    return Api(outputs["ApiUrl"], key_of(session(endpoint_url), stack_name, endpoint_url))
 
 
 @pytest.fixture(scope="session", params=["in_process", "deployed"])
@@ -84,7 +82,7 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         endpoint_url = os.environ["AWS_ENDPOINT_URL"]
         stacks = session(endpoint_url).client("cloudformation").describe_stacks(StackName=stack_name)["Stacks"]
         outputs = {output["OutputKey"]: output["OutputValue"] for output in stacks[0]["Outputs"]}
-        with closing(deployed_api(endpoint_url, outputs)) as made:
+        with closing(deployed_api(endpoint_url, stack_name, outputs)) as made:
             yield made
     elif request.param == "in_process":
         with Stack() as stack, closing(Api(stack.url, stack.service_key, stack.cache)) as made:
@@ -99,7 +97,7 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             outputs = deploy(emulator.endpoint_url, "tallymark", parameters)
             with (
                 feeding("tallymark", emulator.endpoint_url),
-                closing(deployed_api(emulator.endpoint_url, outputs)) as made,
+                closing(deployed_api(emulator.endpoint_url, "tallymark", outputs)) as made,
             ):
                 yield made
 
