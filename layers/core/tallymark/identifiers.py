@@ -42,6 +42,8 @@ def parse_id(raw: object, field: str) -> str:
 
 
 def _parse_text_id(raw: str, field: str) -> str:
+    if raw.isascii() and raw.isprintable() and 2 < len(raw) <= MAX_ID_BYTES:
+        return raw  # the common case, which needs none of what follows
     text = raw if raw.isascii() else unicodedata.normalize("NFC", raw)
     try:
         length = len(text.encode())

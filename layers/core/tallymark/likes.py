@@ -87,8 +87,10 @@ def apply_all(records: LikeRecords, operations: Sequence[Operation], *, now_ms: 
     return results
 
 
-def _turns(operations: Sequence[Operation]) -> list[list[int]]:
+def _turns(operations: Sequence[Operation]) -> list[Sequence[int]]:
     """Positions grouped so that no group holds two operations on one like."""
+    if len({operation.key for operation in operations}) == len(operations):
+        return [range(len(operations))] if operations else []
     seen: Tally[LikeKey] = Tally()
     turns: defaultdict[int, list[int]] = defaultdict(list)
     for i, operation in enumerate(operations):

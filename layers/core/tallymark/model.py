@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
-import secrets
 from dataclasses import dataclass
 from typing import Self
 
@@ -76,7 +76,7 @@ class Stamp:
 
     @classmethod
     def at(cls, ms: int) -> Self:
-        return cls(ms, secrets.token_bytes(8))
+        return cls(ms, os.urandom(8))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from functools import lru_cache
 
 from tallymark.model import Counter, LikeKey, Stamp, Target
 
@@ -41,7 +40,6 @@ def unescape(text: str) -> str:
     return plain
 
 
-@lru_cache(maxsize=1024)
 def target_key(target: Target) -> str:
     return f"{target.item_type}#{escape(target.item_id)}"
 
