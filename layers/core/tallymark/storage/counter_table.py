@@ -19,6 +19,7 @@ from tallymark.storage.dynamodb import (
     Item,
     batch_get,
     ping,
+    spread,
     transient_as_unavailable,
 )
 
@@ -90,9 +91,7 @@ class CounterTable:
         def write(chunk: list[int]) -> list[Outcome]:
             return self._write([(lane, mark, deltas[i], rows[i]) for i in chunk])
 
-        for chunk, done in zip(
-            chunks, self._executor.map(write, chunks) if chunks[1:] else map(write, chunks), strict=True
-        ):
+        for chunk, done in zip(chunks, spread(self._executor, write, chunks), strict=True):
             for i, outcome in zip(chunk, done, strict=True):
                 outcomes[i] = outcome
         return outcomes
@@ -157,7 +156,7 @@ class CounterTable:
         rows = {key: row for key in identities if (row := self._known.get(key)) is not None}
         unknown = [key for key in identities if key not in rows]
         parts = [unknown[i : i + BATCH_GET_KEYS] for i in range(0, len(unknown), BATCH_GET_KEYS)]
-        for part, items in zip(parts, self._executor.map(self._read, parts), strict=True):
+        for part, items in zip(parts, spread(self._executor, self._read, parts), strict=True):
             rows |= {key: _row(items.get(key[:2]), mark, now_s) for key in part}
         return [rows[key] for key in identities]
 
@@ -202,7 +201,7 @@ class CounterTable:
             except Unavailable:
                 return None
 
-        return [count(targets[0])] if len(targets) == 1 else list(self._executor.map(count, targets))
+        return spread(self._executor, count, targets)
 
     def count(self, target: Target, *, consistent: bool) -> Count:
         """The sum of the target's rows: one Query, half a read unit (consistent: one) per 4 KB of rows."""

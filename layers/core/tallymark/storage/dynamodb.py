@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tallymark import __version__
 from tallymark.errors import Unavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 BATCH_STATEMENTS = 25  # DynamoDB API Reference, BatchExecuteStatement
 BATCH_GET_KEYS = 100  # DynamoDB API Reference, BatchGetItem
@@ -59,6 +63,14 @@ def connect() -> DynamoDBClient:
         account_id_endpoint_mode="disabled",
     )
     return boto3.client("dynamodb", config=config)
+
+
+def spread(executor: Executor, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+    """What the work returns for each part, all at the same time; the first is done by this thread itself."""
+    if not parts:
+        return []
+    others = [executor.submit(work, part) for part in parts[1:]]
+    return [work(parts[0]), *(other.result() for other in others)]
 
 
 def batch_get(client: DynamoDBClient, table: str, wanted: Sequence[Item], *, consistent: bool = False) -> list[Item]:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tallymark.errors import TallymarkError, Unavailable
 from tallymark.lists import Page
 from tallymark.model import Like, LikeKey, Stamp, Target
 
 from . import keys
-from .dynamodb import BATCH_GET_KEYS, BATCH_STATEMENTS, TRANSIENT_CODES, Item, batch_get, ping, transient_as_unavailable
+from .dynamodb import (
+    BATCH_GET_KEYS,
+    BATCH_STATEMENTS,
+    TRANSIENT_CODES,
+    Item,
+    batch_get,
+    ping,
+    spread,
+    transient_as_unavailable,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import BatchStatementRequestTypeDef, BatchStatementResponseTypeDef
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 BY_TIME_INDEX = "by-time"
 LIKERS_INDEX = "likers"
@@ -72,7 +78,7 @@ class LikeTable:
     def write_many(self, writes: Sequence[Like | LikeKey]) -> list[bool | TallymarkError]:
         """Per write whether it changed anything, or why it was not made. Units as for single writes."""
         chunks = [writes[i : i + BATCH_STATEMENTS] for i in range(0, len(writes), BATCH_STATEMENTS)]
-        return [result for results in self._each(self._write_chunk, chunks) for result in results]
+        return [result for results in spread(self._executor, self._write_chunk, chunks) for result in results]
 
     def _write_chunk(self, writes: Sequence[Like | LikeKey]) -> list[bool | TallymarkError]:
         try:
@@ -137,7 +143,7 @@ class LikeTable:
         items, ended = self._between(user_id, low, high, _READ_AHEAD)
         covered = None if ended else items[-1]["sk"]["S"].encode()
         beyond = [t for t in ordered if covered is not None and _past(t) > covered]
-        found |= zip(beyond, self._each(lambda t: self._of(user_id, t), beyond), strict=True)
+        found |= zip(beyond, spread(self._executor, lambda t: self._of(user_id, t), beyond), strict=True)
         for item in items:
             target, reaction = keys.parse_like_sort_key(item["sk"]["S"])
             if target in found and target not in beyond:
@@ -230,9 +236,6 @@ class LikeTable:
                 return Page(tuple(likes), None)
             before = keys.unpack_stamp(answer["LastEvaluatedKey"]["at"]["B"])
             request["Limit"] *= 2
-
-    def _each(self, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
-        return [work(parts[0])] if len(parts) == 1 else list(self._executor.map(work, parts))
 
 
 def _key(key: LikeKey) -> Item:
