@@ -49,7 +49,15 @@ def _report(done: Aggregated, records: int) -> None:
         telemetry.logger(SERVICE).warning(
             "parked records",
             reasons=sorted({parked.reason for parked in done.parked}),
-            sequence_numbers=[str(parked.record)[:500] for parked in done.parked[:5]],
+            sequence_numbers=[_sequence_number(parked.record) for parked in done.parked[:20]],
         )
     if done.failed_sequence is not None:
         telemetry.logger(SERVICE).warning("batch left unfinished", failed_sequence=done.failed_sequence)
+
+
+def _sequence_number(record: Any) -> str:
+    """Enough to find the record in the queue; its keys name a person and stay out of the log."""
+    try:
+        return str(record["dynamodb"]["SequenceNumber"])[:40]
+    except (KeyError, TypeError):
+        return "none"

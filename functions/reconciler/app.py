@@ -15,7 +15,7 @@ SETTLE_S = 3.0  # counts follow acknowledged writes within this time
 
 
 def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
-    """Takes {"item": {"item_type", "item_id"}}; anything but an empty `drift` that is `settled` is a bug."""
+    """Takes {"item": {"item_type", "item_id"}}. Drift that is settled is a bug; unsettled, likes are on their way."""
     target = parse_target(parse_object(event.get("item"), "item"), "item.")
     found = _recount(target)
     with telemetry.metrics(SERVICE) as metrics:

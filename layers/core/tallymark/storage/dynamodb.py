@@ -44,7 +44,7 @@ TRANSIENT_CODES = frozenset(
 
 
 def connect() -> DynamoDBClient:
-    """A client that gives up on a silent connection early enough for a second try within a request.
+    """A client that tries three times and is done within the 10 s that a request may take.
 
     A user agent of our own and no client-side validation save a third of the SDK's CPU per call
     (tests/bench/handler_cpu.py): it builds its default user agent anew, twice, for each.
@@ -54,8 +54,8 @@ def connect() -> DynamoDBClient:
 
     config = Config(
         connect_timeout=1,
-        read_timeout=3,
-        retries={"mode": "standard", "total_max_attempts": 4},
+        read_timeout=2,
+        retries={"mode": "standard", "total_max_attempts": 3},
         max_pool_connections=2 * THREADS,
         tcp_keepalive=True,
         user_agent=f"tallymark/{__version__}",
