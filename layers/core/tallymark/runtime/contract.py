@@ -71,7 +71,7 @@ def _object(properties: dict[str, Schema], *optional: str, **more: Any) -> Schem
     }
 
 
-def _or_null(schema: Schema) -> Schema:
+def or_null(schema: Schema) -> Schema:
     """An optional field; null means absent."""
     if isinstance(schema.get("type"), str):
         return {**schema, "type": [schema["type"], "null"]}
@@ -90,23 +90,28 @@ _COUNTS: Schema = {
     "description": "Likes by reaction; holds those above 0.",
     "examples": [{"like": 3, "👍": 2}],
 }
-_ERROR: Schema = _object(
-    {
-        "code": {"type": "string", "enum": list(ERROR_CODES)},
-        "message": {"type": "string", "description": "For people; may change."},
-        "field": {"type": "string", "description": "The field at fault, such as items[3].item_id."},
-    },
-    "field",
-)
-ERROR_ANSWER: Schema = _object({"error": _ERROR})
+
+
+def _error(*codes: str) -> Schema:
+    return _object(
+        {
+            "code": {"type": "string", "enum": list(codes)},
+            "message": {"type": "string", "description": "For people; may change."},
+            "field": {"type": "string", "description": "The field at fault, such as `items[3].item_id`."},
+        },
+        "field",
+    )
+
+
+ERROR_ANSWER: Schema = _object({"error": _error(*ERROR_CODES)})
 
 _LIKE_FIELDS: dict[str, Schema] = {
     "user_id": USER_ID,
     "item_id": ITEM_ID,
     "item_type": ITEM_TYPE,
-    "reaction": _or_null({**REACTION, "default": "like"}),
+    "reaction": or_null({**REACTION, "default": "like"}),
 }
-_LIKED_AT: dict[str, Schema] = {"liked_at": _or_null({**TIME, "description": "Services only: when it was liked."})}
+_LIKED_AT: dict[str, Schema] = {"liked_at": or_null({**TIME, "description": "Services only: when it was liked."})}
 _CHANGED: Schema = {"type": "boolean", "description": "Whether this request changed anything."}
 _LIKED: dict[str, Schema] = {
     "changed": _CHANGED,
@@ -126,18 +131,27 @@ _OPERATION = _object(
 _RESULT: Schema = {
     "oneOf": [
         _object({"status": {"const": 200}, "liked": {"type": "boolean"}, "changed": _CHANGED}),
-        _object({"status": {"type": "integer", "enum": [400, 403, 429, 503]}, "error": _ERROR}),
+        _object(
+            {
+                "status": {"type": "integer", "enum": [400, 403, 429, 503]},
+                "error": _error("invalid_request", "forbidden", "rate_limited", "unavailable"),
+            }
+        ),
     ]
 }
 _LIKE_ENTRY = _object({"item_type": ITEM_TYPE, "item_id": TEXT_ITEM_ID, "reaction": REACTION, "liked_at": TIME})
 _LIKER_ENTRY = _object({"user_id": TEXT_USER_ID, "reaction": REACTION, "liked_at": TIME})
-_NEXT_CURSOR = _or_null({**SIGNED, "description": "For the next page; null when the list has ended.", "examples": [None]})
+_NEXT_CURSOR = {
+    **or_null(SIGNED),
+    "description": "For the next page; null when the list has ended.",
+    "examples": [None],
+}
 _COUNT_ENTRY = _object(
     {
         "item_id": TEXT_ITEM_ID,
         "item_type": ITEM_TYPE,
-        "count": _or_null({**_COUNT, "description": "Likes of all reactions; null: could not be had just now."}),
-        "counts": _or_null(_COUNTS),
+        "count": or_null({**_COUNT, "description": "Likes of all reactions; null: could not be had just now."}),
+        "counts": or_null(_COUNTS),
         "liked": {"type": "boolean", "description": "With user_id: whether that person has any reaction."},
         "reactions": {**_list(REACTION), "description": "With user_id: that person's reactions."},
     },
@@ -265,7 +279,7 @@ COUNTS = Operation(
     "Count the likes of many items",
     _object({"counts": _list(_COUNT_ENTRY)}),
     "With user_id, says of each item whether that person likes it; reads the person's own writes.",
-    body=_object({"items": {**_list(_TARGET), "maxItems": MAX_ENTRIES}, "user_id": _or_null(USER_ID)}, "user_id"),
+    body=_object({"items": {**_list(_TARGET), "maxItems": MAX_ENTRIES}, "user_id": or_null(USER_ID)}, "user_id"),
 )
 HAS_LIKED = Operation(
     "POST",
@@ -287,7 +301,7 @@ HAS_LIKED = Operation(
             "user_id": USER_ID,
             "item_ids": {**_list(ITEM_ID), "maxItems": MAX_ENTRIES},
             "item_type": ITEM_TYPE,
-            "reaction": _or_null({**REACTION, "default": "like"}),
+            "reaction": or_null({**REACTION, "default": "like"}),
         },
         "reaction",
     ),
@@ -306,12 +320,17 @@ ITEM_LIKERS = Operation(
     _object({"likers": _list(_LIKER_ENTRY), "cursor": _NEXT_CURSOR}),
     parameters=(*_ITEM_PATH, Parameter("reaction", REACTION), *_PAGE_PARAMETERS),
 )
+_ANONYMOUS_ID: Schema = {
+    "type": "string",
+    "pattern": "^anon_[A-Za-z0-9_-]+$",
+    "examples": ["anon_8vHkq3dYw0mPz1LrT5sXbA"],
+}
 ANONYMOUS = Operation(
     "POST",
     "/v1/anonymous",
     "Get an identity for a person who is not signed in",
-    _object({"user_id": {"type": "string", "pattern": "^anon_[A-Za-z0-9_-]+$", "examples": ["anon_8vHkq3dYw0mPz1LrT5sXbA"]}, "token": SIGNED}),
-    "Keep the token and send it as the header Tallymark-Anonymous.",
+    _object({"user_id": _ANONYMOUS_ID, "token": SIGNED}),
+    "Keep the token and send it as the header `Tallymark-Anonymous`.",
     tag="Identity",
     open=True,
 )

@@ -9,7 +9,7 @@ from tallymark import __version__
 from tallymark.identity import ANONYMOUS_HEADER, SERVICE_KEY_HEADER
 from tallymark.settings import AuthMode
 
-from .contract import ERROR_ANSWER, OPERATIONS, Operation, Parameter, Schema
+from .contract import ERROR_ANSWER, OPERATIONS, Operation, Parameter, Schema, or_null
 
 _ABOUT = (
     "Counts likes exactly: a like is idempotent per person, item and reaction, and every count equals the likes "
@@ -25,10 +25,11 @@ _ERRORS: dict[int, str] = {
     503: "`unavailable`: a store does not answer; nothing was lost. Try again.",
 }
 _OWN_ID: dict[AuthMode, str] = {
-    "open": "May be left out with the token of an anonymous person, whose id it then is.",
-    "jwt": "May be left out by a person, whose token tells it; services send it.",
+    "open": "Required, unless the token of an anonymous person tells it.",
+    "jwt": "Required of services; a person's token tells it.",
     "iam": "",
 }
+_RETRY_AFTER = {"required": True, "description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
 _SECURITY: dict[AuthMode, dict[str, Any]] = {
     "open": {
         "serviceKey": {
@@ -43,7 +44,7 @@ _SECURITY: dict[AuthMode, dict[str, Any]] = {
             "type": "http",
             "scheme": "bearer",
             "bearerFormat": "JWT",
-            "description": "Acts for its `sub`; with the scope tallymark:service, for anyone.",
+            "description": "Acts for its `sub`; with the scope `tallymark:service`, for anyone.",
         }
     },
     "iam": {
@@ -59,7 +60,7 @@ _ANONYMOUS = {
     "type": "apiKey",
     "in": "header",
     "name": ANONYMOUS_HEADER,
-    "description": "The token of POST /v1/anonymous; the user_id is then that person's.",
+    "description": "The token of `POST /v1/anonymous`: acts for that person, whose `user_id` may be left out.",
 }
 
 
@@ -120,9 +121,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
     for status in _statuses(operation):
         error = {"description": _ERRORS[status], "content": {"application/json": {"schema": _ref("Error")}}}
         if status in (429, 503):
-            error["headers"] = {
-                "Retry-After": {"required": True, "description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}
-            }
+            error["headers"] = {"Retry-After": _RETRY_AFTER}
         responses[str(status)] = error
     for status, schema in operation.other_answers.items():
         responses[str(status)] = {"description": "Not in order.", "content": {"application/json": {"schema": schema}}}
@@ -159,8 +158,9 @@ def _by_mode(body: Schema, mode: AuthMode) -> Schema:
     copied = {key: _by_mode(part, mode) if isinstance(part, dict) else part for key, part in body.items()}
     if "user_id" in body.get("required", ()):
         own = body["properties"]["user_id"]
+        described = {**own, "description": _sentences([own["description"], _OWN_ID[mode]])}
+        copied["properties"]["user_id"] = or_null(described)
         copied["required"] = [name for name in body["required"] if name != "user_id"]
-        copied["properties"]["user_id"] = {**own, "description": _sentences([own["description"], _OWN_ID[mode]])}
     return copied
 
 
