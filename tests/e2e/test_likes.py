@@ -132,21 +132,24 @@ def test_an_items_likers_are_listed_by_reaction_too(api: Api, item: Item, user: 
     assert likers(reaction="👍") == [(f"{user}-2", "👍")]
 
 
-@pytest.mark.parametrize(
-    "hostile", ["a/b", "a#b", "a,b", "a b", "50%", "50%25", "a+b", "é🎉", "~1#~0", "a?b=c&d", "../x", "{x}"]
-)
-def test_an_id_means_the_same_in_a_path_a_query_and_a_body(api: Api, user: str, hostile: str) -> None:
-    who = f"{user}-{hostile}"
-    body = {"user_id": who, "item_id": f"{user}{hostile}", "item_type": "post"}
-    assert api.post("/v1/like", body)["item_id"] == body["item_id"]
-    if "?" in hostile and "_aws" in api.url:
-        pytest.skip("the emulator's gateway, like AWS's own, cuts a decoded path at a question mark")
-    got = api.get(f"/v1/users/{quote(who, safe='')}/likes")["likes"]
-    assert [like["item_id"] for like in got] == [body["item_id"]]
-    eventually(lambda: api.count({"item_id": body["item_id"], "item_type": "post"}), {"like": 1})
-    likers = api.get(f"/v1/items/post/{quote(body['item_id'], safe='')}/likers")["likers"]
-    assert [liker["user_id"] for liker in likers] == [who]
-    assert api.call("DELETE", "/v1/like", params=body)[1]["changed"] is True
+HOSTILE = ["a/b", "a#b", "a,b", "a b", "50%", "50%25", "a+b", "é🎉", "~1#~0", "a?b=c&d", "../x", "{x}"]
+
+
+def test_an_id_means_the_same_in_a_path_a_query_and_a_body(api: Api, user: str) -> None:
+    """Lists come by the path. The emulator's gateway, like AWS's own, cuts a decoded path at a question mark."""
+    in_paths = [hostile for hostile in HOSTILE if not ("?" in hostile and "_aws" in api.url)]
+    likes = {h: {"user_id": f"{user}-{h}", "item_id": f"{user}{h}", "item_type": "post"} for h in HOSTILE}
+    for like in likes.values():
+        assert api.post("/v1/like", like)["item_id"] == like["item_id"]
+    for hostile in in_paths:
+        got = api.get(f"/v1/users/{quote(likes[hostile]['user_id'], safe='')}/likes")["likes"]
+        assert [like["item_id"] for like in got] == [likes[hostile]["item_id"]]
+        likers = api.get(f"/v1/items/post/{quote(likes[hostile]['item_id'], safe='')}/likers")["likers"]
+        assert [liker["user_id"] for liker in likers] == [likes[hostile]["user_id"]]
+    for like in likes.values():
+        item = {"item_id": like["item_id"], "item_type": "post"}
+        eventually(lambda item=item: api.count(item), {"like": 1})  # type: ignore[misc]
+        assert api.call("DELETE", "/v1/like", params=like)[1]["changed"] is True
 
 
 def test_a_user_has_a_hundred_calls_in_a_minute_and_no_more(api: Api, item: Item, user: str) -> None:
