@@ -33,7 +33,7 @@ up: .venv/.local ## Start the whole service on this machine; sets up first, Ctrl
 
 .PHONY: test
 test: .venv/.dev ## Run every test; starts what it needs by itself (ARGS="-k name" passes options on)
-	@$(PY) -m pytest $(SUITES) $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile $(SUITES) $(ARGS)
 
 .PHONY: check
 check: .venv/.dev .venv-sam/.done ## Lint, types, import rules and templates

@@ -25,7 +25,7 @@ from infra.local.pumping import feeding
 from infra.local.stack import Stack, local_parameters
 from infra.service_key import key_of
 
-SETTLED_S = 3.0  # counts follow acknowledged writes within this time
+PATIENCE_S = 15.0  # counts follow within 3 s, which tests/bench/load.py measures; a test waits for a busy machine too
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -113,7 +113,7 @@ def user() -> str:
     return f"user-{uuid.uuid4().hex}"
 
 
-def eventually(read: Callable[[], Any], expected: Any, seconds: float = SETTLED_S) -> None:
+def eventually(read: Callable[[], Any], expected: Any, seconds: float = PATIENCE_S) -> None:
     """Waits until the value is what is expected; fails with what it was in the end."""
     until = time.monotonic() + seconds
     while (seen := read()) != expected and time.monotonic() < until:

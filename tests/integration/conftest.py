@@ -1,4 +1,4 @@
-"""One emulator and one Valkey for all tests of a run, with the template's own tables. Tests use ids of their own."""
+"""One emulator and one Valkey for the tests of this folder, with the template's own tables. Tests use ids of their own."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class Tables:
         return CounterTable(self.client, self.outputs["CountersTable"], ThreadPoolExecutor(4), wiring.now_ms)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     home = tmp_path_factory.mktemp("emulator")
     with Emulator(home=home, log=home / "emulator.log") as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def outputs(emulator: Emulator) -> dict[str, str]:
     return deploy(emulator.endpoint_url, STACK, {"AuthMode": "open", "Stage": "test", "StreamMapping": "disabled"})
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def environment(emulator: Emulator, outputs: dict[str, str]) -> Iterator[dict[str, str]]:
     """The environment of the functions, as the template sets it."""
     template = deployed(ROOT / "template.yaml", session(emulator.endpoint_url), STACK, emulator.endpoint_url)
@@ -68,7 +68,7 @@ def environment(emulator: Emulator, outputs: dict[str, str]) -> Iterator[dict[st
     wiring.reset()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tables(environment: dict[str, str], outputs: dict[str, str]) -> Tables:
     client = connect()
     executor = ThreadPoolExecutor(8)
@@ -81,7 +81,7 @@ def tables(environment: dict[str, str], outputs: dict[str, str]) -> Tables:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cache]:
     home = tmp_path_factory.mktemp("valkey")
     with Cache(home=home, log=home / "valkey.log") as running:
