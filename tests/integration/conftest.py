@@ -1,4 +1,4 @@
-"""One emulator and one Valkey for the tests of this folder, with the template's own tables. Tests use ids of their own."""
+"""One emulator and one Valkey for the tests of this folder, with the template's own tables."""
 
 from __future__ import annotations
 

@@ -60,7 +60,11 @@ def test_an_anonymous_token_is_the_person_that_it_was_made_for(mode: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["open", "jwt"])
-@pytest.mark.parametrize("token", ["", "x", TOKEN + "A", TOKEN[:-1], new_anonymous("other")[1], KEY, "é", "\ud800"])
+@pytest.mark.parametrize(
+    "token",
+    ["", "x", TOKEN + "A", TOKEN[:-1], new_anonymous("other")[1], KEY, "é", "\ud800"],
+    ids=["empty", "short", "longer", "cut", "other secret", "service key", "not ASCII", "surrogate"],
+)
 def test_a_forged_anonymous_token_is_refused(mode: str, token: str) -> None:
     with pytest.raises(Unauthorized):
         actor(mode, tallymark_anonymous=token)
