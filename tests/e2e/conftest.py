@@ -36,6 +36,7 @@ class Api:
     url: str
     service_key: str
     cache: Cache | None = None
+    at_once: int = 25  # calls; an emulator starts a process for each that meets a function at work
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class Api:
 
 def deployed_api(endpoint_url: str, stack_name: str, outputs: dict[str, str]) -> Api:
     """The API of a stack of deployed functions."""
-    return Api(outputs["ApiUrl"], key_of(session(endpoint_url), stack_name, endpoint_url))
+    return Api(outputs["ApiUrl"], key_of(session(endpoint_url), stack_name, endpoint_url), at_once=4)
 
 
 @pytest.fixture(scope="session", params=["in_process", "deployed"])

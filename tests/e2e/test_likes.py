@@ -39,7 +39,7 @@ def test_a_like_taken_back_and_given_again_is_one_like(api: Api, item: Item, use
 
 
 def test_fifty_likes_of_one_person_at_once_are_one(api: Api, item: Item, user: str) -> None:
-    with ThreadPoolExecutor(25) as pool:
+    with ThreadPoolExecutor(api.at_once) as pool:
         answers = list(pool.map(lambda _: api.post("/v1/like", {"user_id": user, **item}), range(50)))
     assert sum(answer["changed"] for answer in answers) == 1
     assert len({answer["liked_at"] for answer in answers}) == 1
@@ -48,7 +48,7 @@ def test_fifty_likes_of_one_person_at_once_are_one(api: Api, item: Item, user: s
 
 def test_two_hundred_people_like_and_half_of_them_take_it_back(api: Api, item: Item, user: str) -> None:
     people = [f"{user}-{n}" for n in range(200)]
-    with ThreadPoolExecutor(25) as pool:
+    with ThreadPoolExecutor(api.at_once) as pool:
         liked = list(pool.map(lambda one: api.post("/v1/like", {"user_id": one, **item})["changed"], people))
         unliked = list(
             pool.map(lambda one: api.call("DELETE", "/v1/like", {"user_id": one, **item})[1]["changed"], people[::2])
@@ -155,7 +155,7 @@ def test_an_id_means_the_same_in_a_path_a_query_and_a_body(api: Api, user: str) 
 def test_a_user_has_a_hundred_calls_in_a_minute_and_no_more(api: Api, item: Item, user: str) -> None:
     operations = [{"action": "like", "user_id": user, **item}] * 95
     assert {r["status"] for r in api.post("/v1/batch", {"operations": operations})["results"]} == {200}
-    with ThreadPoolExecutor(10) as pool:
+    with ThreadPoolExecutor(min(10, api.at_once)) as pool:
         answers = list(pool.map(lambda _: api.client.post("/v1/like", json={"user_id": user, **item}), range(20)))
     refused = [answer for answer in answers if answer.status_code == 429]
     assert len(refused) == 15
