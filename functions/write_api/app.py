@@ -39,7 +39,7 @@ def unlike(call: Call) -> dict[str, Any]:
     query = call.query
     fields = call.body() if call.has_body else query
     key = parse_like_key(fields, call.actor)
-    if call.has_body and not _LIKE_FIELDS.isdisjoint(query) and parse_like_key(query, call.actor) != key:
+    if call.has_body and not _LIKE_FIELDS.isdisjoint(query) and not _names(query, call.actor, key):
         raise InvalidRequest("the body and the query name different likes; send one of them")
     return _unlike(call, key)
 
@@ -84,6 +84,14 @@ def anonymous(_call: Call) -> dict[str, Any]:
         raise Forbidden("this deployment takes no anonymous identities")
     user_id, token = identity.new_anonymous(wiring.secret())
     return {"user_id": user_id, "token": token}
+
+
+def _names(query: dict[str, str], actor: Actor, key: LikeKey) -> bool:
+    """Whether the query, by itself, names this like."""
+    try:
+        return parse_like_key(query, actor) == key
+    except InvalidRequest:
+        return False
 
 
 def _like(call: Call, wanted: Operation) -> dict[str, Any]:
