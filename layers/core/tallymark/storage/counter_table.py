@@ -59,7 +59,7 @@ class _Row:
 class CounterTable:
     """Adds deltas to rows, once each, and sums rows.
 
-    PartiQL writes 25 rows to a call at a fifth of UpdateItem's CPU, but knows no upsert. So rows that this
+    PartiQL writes 25 rows to a call at a tenth of UpdateItem's CPU, but knows no upsert. So rows that this
     process has not seen are read first, 100 to a call, and then inserted or updated (docs/decisions/0003).
     """
 
