@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from tallymark import parking
@@ -39,4 +40,5 @@ def _settle(body: str) -> bool:
         read=read_change,
         adjustments=wiring.adjustment_table(),
         now_s=wiring.now_ms() // 1000,
+        sleep=time.sleep,
     )

@@ -11,7 +11,7 @@ from tallymark.errors import Forbidden, Unavailable
 from tallymark.identifiers import parse_id, parse_item_type
 from tallymark.identity import may_act_for, user_for
 from tallymark.model import DEFAULT_REACTION, Count, Like, Target, format_time
-from tallymark.runtime import contract, docs_page, health, openapi, wiring
+from tallymark.runtime import contract, docs_page, health, openapi, telemetry, wiring
 from tallymark.runtime.http import Call, HttpApp, ok, operation
 from tallymark.runtime.requests import (
     parse_fresh,
@@ -132,6 +132,8 @@ def docs(call: Call) -> Response:
 
 
 def _counted(target: Target, found: Count | None) -> dict[str, Any]:
+    if found is not None and min(found.by_reaction.values(), default=0) < 0:
+        telemetry.count(app.service, "NegativeCount")  # it has an alarm: nothing hides it behind a 0
     return {
         "item_id": target.item_id,
         "item_type": target.item_type,

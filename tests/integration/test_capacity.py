@@ -15,7 +15,7 @@ from tallymark.storage.counter_table import CounterTable, pack_mark
 from tests.integration.conftest import Tables
 
 MARK_BYTES = 12 + 21  # name and value
-LONGEST = "ü" * 128  # 256 bytes
+LONGEST = "#" * 256  # bytes of the character that keys must escape
 
 
 @contextmanager
@@ -54,11 +54,10 @@ def add(
 
 @pytest.mark.parametrize("user", ["user-1", LONGEST])
 def test_a_like_costs_one_write_unit_on_the_table_and_one_per_index(tables: Tables, target: Target, user: str) -> None:
-    longest = (
-        Target("t" * 32, target.item_id + LONGEST[: 256 - len(target.item_id)][:112]) if user == LONGEST else target
-    )
+    longest = Target("t" * 32, (target.item_id + LONGEST)[:256])
+    key = LikeKey(user, longest, "r" * 32) if user == LONGEST else LikeKey(user, target, "like")
     with metered(tables.client) as calls:
-        likes.like(tables.likes, LikeKey(user, longest, "like"), at_ms=1)
+        likes.like(tables.likes, key, at_ms=1)
     ((name, capacity),) = calls
     assert name == "PutItem"
     assert capacity["Table"]["CapacityUnits"] == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +49,5 @@ def test_plain_ministack_leaves_partiql_out_of_the_stream(tmp_path: Path, monkey
 
 
 def test_ours_streams_what_each_statement_changed(tmp_path: Path) -> None:
-    assert sys.executable
     with Emulator(home=tmp_path / "home", log=tmp_path / "log") as ours:
         assert streamed(ours.endpoint_url) == ["INSERTput", "INSERTa", "MODIFYa", "REMOVEa"]

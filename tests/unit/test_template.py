@@ -180,6 +180,36 @@ def test_roles_hold_no_wildcards(cache: str) -> None:
             assert {a if a in ONLY_ON_EVERYTHING else a.split(":")[0] for a in actions} <= ONLY_ON_EVERYTHING, role
 
 
+CALLS = {
+    "WriteApiRole": {
+        "dynamodb:BatchGetItem", "dynamodb:DeleteItem", "dynamodb:PartiQLDelete", "dynamodb:PartiQLInsert",
+        "dynamodb:PutItem", "secretsmanager:GetSecretValue",
+    },
+    "ReadApiRole": {
+        "dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query", "secretsmanager:GetSecretValue",
+    },
+    "AggregatorRole": {
+        "dynamodb:BatchGetItem", "dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator",
+        "dynamodb:ListStreams", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate", "dynamodb:UpdateItem",
+        "sqs:SendMessage",
+    },
+    "ParkedRole": {
+        "dynamodb:PutItem", "dynamodb:UpdateItem", "sqs:ChangeMessageVisibility", "sqs:DeleteMessage",
+        "sqs:GetQueueAttributes", "sqs:ReceiveMessage",
+    },
+    "ReconcilerRole": {"dynamodb:Query"},
+}  # fmt: skip
+LOGS = {"logs:CreateLogStream", "logs:PutLogEvents"}
+
+
+def test_each_role_allows_the_calls_of_its_function_and_no_other() -> None:
+    """PartiQL's actions stand here because an emulator does not ask for them."""
+    allowed: dict[str, set[str]] = {}
+    for role, statement in statements(resolved()):
+        allowed.setdefault(role, set()).update(listed(statement["Action"]))
+    assert allowed == {role: calls | LOGS for role, calls in CALLS.items()}
+
+
 def test_roles_may_reach_the_network_only_where_there_is_a_cache() -> None:
     def with_network(**parameters: str) -> set[str]:
         found = statements(resolved(**parameters))

@@ -28,7 +28,10 @@ class LikeLists(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Likes, newest first. `resume` is where the next page starts below; None: the list has ended."""
+    """Likes, newest first. `resume` is where the next page starts below; None: the list has ended.
+
+    A filtered page that would have to look very far comes back short, and has a next one.
+    """
 
     likes: tuple[Like, ...]
     resume: Stamp | None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Protocol
 
 from .aggregation import Parked, Record
+from .errors import Unavailable
 from .fold import Change
 
+_PAUSES_S = (0.05, 0.2, 0.8)
 CLAIM_KEPT_S = 30 * 86400  # longer than stream retention (24 h) and queue retention (14 d) together
 
 
@@ -26,7 +29,14 @@ class Adjustments(Protocol):
         ...
 
 
-def settle(parked: Parked, *, read: Callable[[Record], Change | None], adjustments: Adjustments, now_s: int) -> bool:
+def settle(
+    parked: Parked,
+    *,
+    read: Callable[[Record], Change | None],
+    adjustments: Adjustments,
+    now_s: int,
+    sleep: Callable[[float], None],
+) -> bool:
     """Counts the parked record; False if that had been done before or there is nothing to count.
 
     Raises Unreadable or Undecidable if it must stay in the queue.
@@ -36,6 +46,11 @@ def settle(parked: Parked, *, read: Callable[[Record], Change | None], adjustmen
     change = read(parked.record)
     if change is None:
         return False
+    for longest_pause_s in _PAUSES_S:
+        try:
+            return adjustments.add_once(event_id(parked), change, now_s + CLAIM_KEPT_S)
+        except Unavailable:
+            sleep(random.uniform(0, longest_pause_s))  # noqa: S311 (jitter: corrections of one item meet on its row)
     return adjustments.add_once(event_id(parked), change, now_s + CLAIM_KEPT_S)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, Self, cast, get_args
 
 AuthMode = Literal["open", "jwt", "iam"]
 
+_CACHE_URL = re.compile(r"valkeys?://[^/\s]+:\d+(/\d+)?")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_ROWS = 1000  # row numbers have three digits in their keys
 
@@ -91,7 +93,14 @@ def _counter_rows(text: str) -> tuple[tuple[int, int], ...]:
     return pairs
 
 
+def _cache_url(text: str) -> str:
+    if text and not _CACHE_URL.fullmatch(text):
+        raise ValueError(f"must be empty, valkey://host:port or valkeys://host:port, not {text!r}")
+    return text
+
+
 _PARSERS = {
+    "cache_url": _cache_url,
     "cache_ttl_ms": _positive,
     "process_cache_ttl_ms": _natural,
     "counter_rows": _counter_rows,

@@ -17,7 +17,11 @@ def logger(service: str) -> Logger:
     """The function's logger; its level is the setting LOG_LEVEL."""
     from . import wiring
 
-    return Logger(service=service, level=wiring.settings().log_level)
+    try:
+        level = wiring.settings().log_level
+    except ValueError:  # settings that cannot be read must not keep anybody from saying so
+        level = "INFO"
+    return Logger(service=service, level=level)
 
 
 class Metrics:

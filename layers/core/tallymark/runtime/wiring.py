@@ -16,7 +16,7 @@ from tallymark.settings import Settings
 from tallymark.signing import derived_key
 from tallymark.storage import keys
 from tallymark.storage.counter_table import CounterTable
-from tallymark.storage.dynamodb import THREADS, connect, transient_as_unavailable
+from tallymark.storage.dynamodb import THREADS, connect, patience, transient_as_unavailable
 from tallymark.storage.event_table import AdjustmentTable
 from tallymark.storage.like_table import LikeTable
 from tallymark.storage.parked_queue import ParkedQueue
@@ -87,7 +87,7 @@ def adjustment_table() -> AdjustmentTable:
 def parked_queue() -> ParkedQueue:
     import boto3
 
-    return ParkedQueue(boto3.client("sqs"), settings().parked_queue_url)
+    return ParkedQueue(boto3.client("sqs", config=patience()), settings().parked_queue_url)
 
 
 @_once
@@ -114,7 +114,7 @@ def secret() -> str:
     import boto3
 
     with transient_as_unavailable():
-        answer = boto3.client("secretsmanager").get_secret_value(SecretId=settings().secret_arn)
+        answer = boto3.client("secretsmanager", config=patience()).get_secret_value(SecretId=settings().secret_arn)
     return str(answer["SecretString"])
 
 

@@ -86,10 +86,13 @@ class CounterTable:
             return [Deferred()] * len(deltas)
         outcomes: list[Outcome] = [Passed(unpack_mark(row.mark)) if row.mark else Deferred() for row in rows]
         to_write = [i for i, (row, d) in enumerate(zip(rows, deltas, strict=True)) if not _holds(row, d)]
-        chunks = [to_write[i : i + BATCH_STATEMENTS] for i in range(0, len(to_write), BATCH_STATEMENTS)]
+        plain = [i for i in to_write if not rows[i].prunable]
+        chunks = [plain[i : i + BATCH_STATEMENTS] for i in range(0, len(plain), BATCH_STATEMENTS)]
+        chunks += [[i] for i in to_write if rows[i].prunable]
 
         def write(chunk: list[int]) -> list[Outcome]:
-            return self._write([(lane, mark, deltas[i], rows[i]) for i in chunk])
+            writes = [(lane, mark, deltas[i], rows[i]) for i in chunk]
+            return [self._write_and_prune(*writes[0])] if writes[0][3].prunable else self._write(writes)
 
         for chunk, done in zip(chunks, spread(self._executor, write, chunks), strict=True):
             for i, outcome in zip(chunk, done, strict=True):
@@ -115,27 +118,54 @@ class CounterTable:
         # Only a mark below the delta's first change lets it in; a lane new to the row has none.
         fresh = f'"{mark}" IS MISSING' if row.mark is None else f'"{mark}" < ?'
         floor = [] if row.mark is None else [{"B": _floor(delta)}]
-        # Only the value that was seen to be too old may go: its lane could be moving it right now.
-        pruned = row.prunable[:_PRUNED_AT_ONCE]
-        remove = "".join(f' REMOVE "{name}"' for name, _ in pruned)
-        unmoved = "".join(f' AND "{name}" = ?' for name, _ in pruned)
         return {
             "Statement": (
-                f'UPDATE "{self._table}" SET n = n + ? SET "{mark}" = ?{remove} '  # noqa: S608 (our own names)
-                f"WHERE pk = ? AND sk = ? AND {fresh}{unmoved}"
+                f'UPDATE "{self._table}" SET n = n + ? SET "{mark}" = ? '  # noqa: S608 (our own names)
+                f"WHERE pk = ? AND sk = ? AND {fresh}"
             ),
-            "Parameters": [amount, last, {"S": pk}, {"S": sk}, *floor, *({"B": packed} for _, packed in pruned)],
+            "Parameters": [amount, last, {"S": pk}, {"S": sk}, *floor],
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
 
+    def _write_and_prune(self, lane: Lane, mark: str, delta: Delta, row: _Row) -> Outcome:
+        """Adds the delta and removes marks that nobody needs any more, in one UpdateItem."""
+        pk, sk = _row_key(lane, delta.counter)
+        pruned = dict(row.prunable[:_PRUNED_AT_ONCE])
+        old = {f"old{j}": (name, packed) for j, (name, packed) in enumerate(pruned.items())}
+        fresh = "(attribute_not_exists(#mark) OR #mark < :first)"
+        # Only the value that was seen to be too old may go: its lane could be moving it right now.
+        unmoved = "".join(f" AND #{alias} = :{alias}" for alias in old)
+        try:
+            with transient_as_unavailable():
+                self._client.update_item(
+                    TableName=self._table,
+                    Key={"pk": {"S": pk}, "sk": {"S": sk}},
+                    UpdateExpression="ADD n :amount SET #mark = :last REMOVE "
+                    + ", ".join(f"#{alias}" for alias in old),
+                    ConditionExpression=fresh + unmoved,
+                    ExpressionAttributeNames={"#mark": mark, **{f"#{alias}": name for alias, (name, _) in old.items()}},
+                    ExpressionAttributeValues={
+                        ":amount": {"N": str(delta.amount)},
+                        ":first": {"B": _floor(delta)},
+                        ":last": {"B": pack_mark(delta.mark)},
+                        **{f":{alias}": {"B": packed} for alias, (_, packed) in old.items()},
+                    },
+                )
+        except self._client.exceptions.ConditionalCheckFailedException:
+            self._forget((pk, sk, mark))  # the next try reads the row and finds out which condition it was
+            return Passed(None)
+        except Unavailable:
+            return Deferred()
+        left = row.prunable[_PRUNED_AT_ONCE:]
+        self._remember((pk, sk, mark), _Row(exists=True, mark=pack_mark(delta.mark), prunable=left))
+        return Added()
+
     def _outcome(
-        self, lane: Lane, mark: str, delta: Delta, row: _Row, response: BatchStatementResponseTypeDef
+        self, lane: Lane, mark: str, delta: Delta, _row: _Row, response: BatchStatementResponseTypeDef
     ) -> Outcome:
         known = (*_row_key(lane, delta.counter), mark)
         if "Error" not in response:
-            self._remember(
-                known, _Row(exists=True, mark=pack_mark(delta.mark), prunable=row.prunable[_PRUNED_AT_ONCE:])
-            )
+            self._remember(known, _Row(exists=True, mark=pack_mark(delta.mark)))
             return Added()
         self._forget(known)
         code = response["Error"].get("Code", "")

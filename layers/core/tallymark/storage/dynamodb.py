@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from tallymark import __version__
 from tallymark.errors import Unavailable
 
 if TYPE_CHECKING:
+    from botocore.config import Config
     from mypy_boto3_dynamodb import DynamoDBClient
 
 T = TypeVar("T")
@@ -19,6 +22,7 @@ R = TypeVar("R")
 BATCH_STATEMENTS = 25  # DynamoDB API Reference, BatchExecuteStatement
 BATCH_GET_KEYS = 100  # DynamoDB API Reference, BatchGetItem
 THREADS = 16
+_PARTIAL_READS = 20  # of one batch: the store answers as much as it can, and is asked for the rest
 
 Item = dict[str, Any]  # attribute name -> {"S": ...}, as the low-level client has it
 
@@ -26,7 +30,6 @@ Item = dict[str, Any]  # attribute name -> {"S": ...}, as the low-level client h
 TRANSIENT_CODES = frozenset(
     {
         "InternalServerError",
-        "ItemCollectionSizeLimitExceededException",
         "LimitExceededException",
         "ProvisionedThroughputExceeded",
         "ProvisionedThroughputExceededException",
@@ -44,7 +47,7 @@ TRANSIENT_CODES = frozenset(
 
 
 def connect() -> DynamoDBClient:
-    """A client that tries three times and is done within the 10 s that a request may take.
+    """The client of the tables.
 
     A user agent of our own and no client-side validation save a third of the SDK's CPU per call
     (tests/bench/handler_cpu.py): it builds its default user agent anew, twice, for each.
@@ -52,17 +55,25 @@ def connect() -> DynamoDBClient:
     import boto3
     from botocore.config import Config
 
-    config = Config(
-        connect_timeout=1,
-        read_timeout=2,
-        retries={"mode": "standard", "total_max_attempts": 3},
+    own = Config(
         max_pool_connections=2 * THREADS,
-        tcp_keepalive=True,
         user_agent=f"tallymark/{__version__}",
         parameter_validation=False,
         account_id_endpoint_mode="disabled",
     )
-    return boto3.client("dynamodb", config=config)
+    return boto3.client("dynamodb", config=patience().merge(own))
+
+
+def patience() -> Config:
+    """Two tries of 2 s each: a call fails within the 10 s that a request may take, and says so itself."""
+    from botocore.config import Config
+
+    return Config(
+        connect_timeout=1,
+        read_timeout=2,
+        retries={"mode": "standard", "total_max_attempts": 2},
+        tcp_keepalive=True,
+    )
 
 
 def spread(executor: Executor, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
@@ -77,14 +88,16 @@ def batch_get(client: DynamoDBClient, table: str, wanted: Sequence[Item], *, con
     """Those of up to 100 items that exist, in any order; what comes back unprocessed is asked for again."""
     found: list[Item] = []
     todo: Any = list(wanted)
-    for _ in range(len(wanted) + 8):  # each answer brings at least one item, or the store is busy
-        if not todo:
-            return found
+    for attempt in range(_PARTIAL_READS):
+        if attempt:
+            time.sleep(random.uniform(0, min(0.4, 0.01 * 2**attempt)))  # noqa: S311 (jitter)
         with transient_as_unavailable():
             answer = client.batch_get_item(RequestItems={table: {"Keys": todo, "ConsistentRead": consistent}})
         found += answer["Responses"].get(table, [])
         rest = answer["UnprocessedKeys"].get(table)
-        todo = rest["Keys"] if rest else []
+        if not rest:
+            return found
+        todo = rest["Keys"]
     raise Unavailable("the store is busy; try again")
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tallymark.errors import Unavailable
 from tallymark.fold import Change
 
 from . import keys
-from .dynamodb import transient_as_unavailable
+from .dynamodb import TRANSIENT_CODES, transient_as_unavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -46,7 +47,10 @@ class AdjustmentTable:
                     ]
                 )
             except self._client.exceptions.TransactionCanceledException as error:
+                codes = {reason.get("Code") for reason in error.response["CancellationReasons"]}
                 if error.response["CancellationReasons"][0].get("Code") == "ConditionalCheckFailed":
                     return False
+                if codes <= {"None", None, *TRANSIENT_CODES}:
+                    raise Unavailable("another correction of this item is under way; try again") from error
                 raise
         return True

@@ -15,7 +15,6 @@ from . import keys
 from .dynamodb import (
     BATCH_GET_KEYS,
     BATCH_STATEMENTS,
-    TRANSIENT_CODES,
     Item,
     batch_get,
     ping,
@@ -30,7 +29,9 @@ if TYPE_CHECKING:
 BY_TIME_INDEX = "by-time"
 LIKERS_INDEX = "likers"
 
-_FILTERED_ITEMS = 100  # that the first Query of a filtered page reads at least; each further one reads twice as many
+_FILTERED_ITEMS = 100  # that the first Query of a filtered page reads at least; each further one twice as many
+_MOST_ITEMS = 2_000  # that one Query reads
+_FILTERED_READS = 20  # Queries for one filtered page, over 30,000 items, before it comes back short
 _LAST_CHARACTER = "\U0010ffff"
 _TALLIED_AT_ONCE = 2_000
 _READ_AHEAD = 200  # items of a person's partition that one Query may read for a few targets
@@ -226,7 +227,7 @@ class LikeTable:
             **({"FilterExpression": filter_expression} if filters else {}),
         }
         likes: list[Like] = []
-        while True:
+        for _ in range(_FILTERED_READS):
             with transient_as_unavailable():
                 answer = self._client.query(**request, **_below(attribute, value, before, filters))
             likes += [_like(item) for item in answer["Items"]]
@@ -235,7 +236,8 @@ class LikeTable:
             if "LastEvaluatedKey" not in answer:
                 return Page(tuple(likes), None)
             before = keys.unpack_stamp(answer["LastEvaluatedKey"]["at"]["B"])
-            request["Limit"] *= 2
+            request["Limit"] = min(_MOST_ITEMS, 2 * request["Limit"])
+        return Page(tuple(likes), before)
 
 
 def _key(key: LikeKey) -> Item:
@@ -271,6 +273,4 @@ def _changed(write: Like | LikeKey, response: BatchStatementResponseTypeDef) -> 
     code = response["Error"].get("Code", "")
     if code == "DuplicateItem":
         return False
-    if code in TRANSIENT_CODES:
-        return Unavailable("the store is busy; try this operation again")
-    raise RuntimeError(f"{code}: {response['Error'].get('Message')}")
+    return Unavailable(f"the store did not take this operation: {code}")
