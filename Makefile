@@ -28,8 +28,8 @@ help: ## Show this list
 		printf '  make %-14s %s\n' "$$name" "$$text"; done
 
 .PHONY: up
-up: .venv/.local ## Start the whole service on this machine; sets up first, Ctrl-C stops it
-	@exec $(PY) -m infra.local up
+up: .venv/.local ## Start the whole service on this machine (ARGS="--port 8001"); Ctrl-C stops it
+	@exec $(PY) -m infra.local up $(ARGS)
 
 .PHONY: test
 test: .venv/.dev ## Run every test; starts what it needs by itself (ARGS="-k name" passes options on)

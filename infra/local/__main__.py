@@ -98,9 +98,9 @@ def _up(options: argparse.Namespace) -> int:
 
 def _serve(stack: Stack, terminal: TextIO, started: float) -> int:
     announcement = Announcement(stack.url, stack.service_key, stack.endpoint_url, os.getpid())
-    publish(announcement)
+    announced = publish(announcement)
     try:
-        print(_box(stack, time.monotonic() - started), file=terminal)
+        print(_box(stack, time.monotonic() - started, _for_clients(announcement, announced)), file=terminal)
         return _watch(stack, terminal)
     finally:
         withdraw(announcement)
@@ -123,7 +123,16 @@ def _stop(stack: Stack, terminal: TextIO) -> None:
     print(f"\nStopped in {time.monotonic() - started:.1f} s; nothing is left running.", file=terminal)
 
 
-def _box(stack: Stack, seconds: float) -> str:
+def _for_clients(announcement: Announcement, announced: bool) -> str:
+    if announced:
+        return f"{_shown(place())} holds URL and service key; `tallymark` reads it"
+    return (
+        "`tallymark` talks to the stack that was here first; for this one set\n"
+        f"            TALLYMARK_URL={announcement.url} TALLYMARK_SERVICE_KEY={announcement.service_key}"
+    )
+
+
+def _box(stack: Stack, seconds: float, clients: str) -> str:
     curl = (
         f"curl -s {stack.url}/v1/like -H 'Content-Type: application/json' \\\n"
         '       -d \'{"user_id": "ada", "item_type": "film", "item_id": "1"}\''
@@ -135,14 +144,14 @@ def _box(stack: Stack, seconds: float) -> str:
         f"  Docs      {stack.url}/docs",
         f"  Emulator  {stack.endpoint_url}  (stack {stack.stack_name}, AWS keys test / test)",
         f"  Logs      {_shown(stack.logs)}/  (functions.log is what the functions say)",
-        f"  Clients   {_shown(place())} holds URL and service key; `tallymark` reads it",
+        f"  Clients   {clients}",
         "",
-        "A first like, and its count a second later:",
+        "A first like, and its count two seconds later:",
         "",
         f"  {curl}",
-        f"  curl -s '{stack.url}/v1/count?item_type=film&item_id=1'",
+        f"  sleep 2; curl -s '{stack.url}/v1/count?item_type=film&item_id=1'",
         "",
-        "Ctrl-C stops everything.",
+        "Ctrl-C stops everything, and what was liked here is gone with it.",
     ]
     return "\n" + "\n".join(lines)
 

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -99,8 +100,10 @@ def _layer_inputs(root: Path) -> list[Path]:
 
 def _make_layer(root: Path, target: Path) -> None:
     uv = Path(sys.executable).with_name("uv")
-    pip = f"{uv} pip" if uv.exists() else f"{sys.executable} -m pip"
-    command = ["make", "-s", "-C", str(root / "layers/core"), "build-CoreLayer", f"ARTIFACTS_DIR={target}"]
+    # Folders may have spaces in their names, which make's own functions for paths do not survive.
+    pip = f"{shlex.quote(str(uv))} pip" if uv.exists() else f"{shlex.quote(sys.executable)} -m pip"
+    core = root / "layers/core"
+    command = ["make", "-s", "-C", str(core), "build-CoreLayer", f"ARTIFACTS_DIR={target}", f"HERE={core}/"]
     done = subprocess.run(  # noqa: S603 (our own Makefile)
         [*command, f"PIP={pip}"],
         env={**os.environ, "UV_PYTHON": sys.executable},

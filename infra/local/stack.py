@@ -180,6 +180,7 @@ class Stack:
 
     def _load(self) -> None:
         self._set_environment(self.template.environment())
+        _forget_functions()  # what this process built of another environment
         self.functions = load_functions(self.template)
         self._cleanup.callback(_forget_functions)
 

@@ -244,6 +244,9 @@ def test_another_option_or_a_changed_file_starts_from_the_first_row(
     api.fault = lambda _: None
     other = tallymark("import", str(ratings), *OPTIONS, "--where", "rating>=0")
     assert summary(other)["resumed_at"] == 0
+    # A stack made anew at the same address has nothing of the first import, and another service key.
+    anew = tallymark("import", str(ratings), *OPTIONS, env={"TALLYMARK_SERVICE_KEY": None})
+    assert summary(anew)["resumed_at"] == 0
     with ratings.open("a") as file:
         file.write("new,1,5,1\n")
     assert summary(tallymark("import", str(ratings), *OPTIONS))["resumed_at"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import sys
@@ -144,6 +145,8 @@ def _identity(settings: Settings, layout: _Layout, selection: Selection, rejects
     """What makes an import another one, so that it does not go on where a different one stopped."""
     return {
         "url": settings.url,
+        # A deployment made anew at the same address has lost what was imported, and has another key.
+        "deployment": hashlib.sha256((settings.service_key or "").encode()).hexdigest()[:16],
         "layout": asdict(layout),
         "where": [[each.column, each.operator, each.value, each.number is None] for each in selection.conditions],
         "columns": asdict(selection.columns),

@@ -264,7 +264,11 @@ COUNT = Operation(
             "item_type": ITEM_TYPE,
             "count": {**_COUNT, "description": "Likes of all reactions."},
             "counts": _COUNTS,
-            "age_ms": {**_WHOLE, "description": "How old the count may be.", "examples": [140]},
+            "age_ms": {
+                **_WHOLE,
+                "description": "How long ago the counters were read; likes reach them within 3 seconds.",
+                "examples": [140],
+            },
         }
     ),
     parameters=(
