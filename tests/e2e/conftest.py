@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Api:
     service_key: str
     cache: Cache | None = None
     at_once: int = 25  # calls; an emulator starts a process for each that meets a function at work
+    cors: bool = True
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,38 +70,58 @@ class Api:
         return {"tallymark-service-key": self.service_key}
 
 
-def deployed_api(endpoint_url: str, stack_name: str, outputs: dict[str, str]) -> Api:
+def deployed_api(
+    endpoint_url: str, stack_name: str, outputs: dict[str, str], cache: Cache | None = None, *, cors: bool
+) -> Api:
     """The API of a stack of deployed functions."""
-    return Api(outputs["ApiUrl"], key_of(session(endpoint_url), stack_name, endpoint_url), at_once=4)
+    key = key_of(session(endpoint_url), stack_name, endpoint_url)
+    return Api(outputs["ApiUrl"], key, cache, at_once=4, cors=cors)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --deployed-stack, the tests of that stack alone."""
+    if config.getoption("--deployed-stack"):
+        left_out = [item for item in items if "in_process" in item.name]
+        items[:] = [item for item in items if "in_process" not in item.name]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session", params=["in_process", "deployed"])
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    stack_name: str | None = request.config.getoption("--deployed-stack")
-    if stack_name is not None:
-        if request.param == "in_process":
-            pytest.skip("--deployed-stack names another")
-        endpoint_url = os.environ["AWS_ENDPOINT_URL"]
-        stacks = session(endpoint_url).client("cloudformation").describe_stacks(StackName=stack_name)["Stacks"]
-        outputs = {output["OutputKey"]: output["OutputValue"] for output in stacks[0]["Outputs"]}
-        with closing(deployed_api(endpoint_url, stack_name, outputs)) as made:
-            yield made
-    elif request.param == "in_process":
-        with Stack() as stack, closing(Api(stack.url, stack.service_key, stack.cache)) as made:
-            yield made
-    else:
-        home = tmp_path_factory.mktemp("deployed")
-        with (
-            Emulator(home=home, log=home / "emulator.log", auth=True) as emulator,
-            Cache(home=home / "valkey", log=home / "valkey.log") as cache,
-        ):
-            parameters = {**local_parameters(), "EndpointUrl": emulator.endpoint_url, "CacheUrl": cache.url}
-            outputs = deploy(emulator.endpoint_url, "tallymark", parameters)
-            with (
-                feeding("tallymark", emulator.endpoint_url),
-                closing(deployed_api(emulator.endpoint_url, "tallymark", outputs)) as made,
-            ):
-                yield made
+    named = request.config.getoption("--deployed-stack")
+    make = _named if named else {"in_process": _in_process, "deployed": _deployed}[request.param]
+    with make(request, tmp_path_factory) as made, closing(made):
+        yield made
+
+
+@contextmanager
+def _in_process(_request: pytest.FixtureRequest, _folders: pytest.TempPathFactory) -> Iterator[Api]:
+    with Stack() as stack:
+        yield Api(stack.url, stack.service_key, stack.cache)
+
+
+@contextmanager
+def _deployed(_request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> Iterator[Api]:
+    """Functions deployed to an emulator that enforces IAM, and fed by Invoke."""
+    home = folders.mktemp("deployed")
+    with (
+        Emulator(home=home, log=home / "emulator.log", auth=True) as emulator,
+        Cache(home=home / "valkey", log=home / "valkey.log") as cache,
+    ):
+        parameters = {**local_parameters(), "EndpointUrl": emulator.endpoint_url, "CacheUrl": cache.url}
+        outputs = deploy(emulator.endpoint_url, "tallymark", parameters)
+        with feeding("tallymark", emulator.endpoint_url):
+            yield deployed_api(emulator.endpoint_url, "tallymark", outputs, cache, cors=True)
+
+
+@contextmanager
+def _named(request: pytest.FixtureRequest, _folders: pytest.TempPathFactory) -> Iterator[Api]:
+    """A stack that is deployed already. `sam deploy` alone gives an emulator no CORS: its CloudFormation drops it."""
+    stack_name: str = request.config.getoption("--deployed-stack")
+    endpoint_url = os.environ["AWS_ENDPOINT_URL"]
+    stacks = session(endpoint_url).client("cloudformation").describe_stacks(StackName=stack_name)["Stacks"]
+    outputs = {output["OutputKey"]: output["OutputValue"] for output in stacks[0]["Outputs"]}
+    yield deployed_api(endpoint_url, stack_name, outputs, cors=False)
 
 
 @pytest.fixture

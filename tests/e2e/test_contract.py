@@ -170,8 +170,8 @@ def test_the_service_describes_itself(api: Api) -> None:
 
 
 def test_browsers_of_allowed_origins_may_call(api: Api) -> None:
-    if "_aws" in api.url:
-        pytest.skip("the emulator's gateway knows no CORS configuration")
+    if not api.cors:
+        pytest.skip("`sam deploy` by itself leaves an emulator's API without CORS")
     asked = {"origin": "https://shop.example", "access-control-request-method": "POST"}
     preflight = api.client.options("/v1/like", headers=asked)
     assert preflight.status_code in (200, 204)

@@ -187,7 +187,7 @@ def test_readers_and_writers_notice_nothing_when_valkey_goes(api: Api, item: Ite
         status2, answer2 = api.call("GET", "/v1/count", params=item)
         errors.extend(a for s, a in ((status, answer), (status2, answer2)) if s != 200)
 
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(min(8, api.at_once)) as pool:
         list(pool.map(use, range(40)))
         running = [pool.submit(use, n) for n in range(40, 120)]
         cache.stop()

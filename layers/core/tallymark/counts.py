@@ -60,7 +60,7 @@ class ProcessCache:
         return count if count is not None and now_ms < count.as_of_ms + self._max_age_ms else None
 
     def put(self, target: Target, count: Count) -> Count:
-        """Keeps the newer of this count and the one that is here, and returns it: readers never go back."""
+        """Keeps the newer of this count and the one that is here, and returns it."""
         with self._lock:
             known = self._counts.get(target)
             newer = count if known is None or known.as_of_ms <= count.as_of_ms else known
@@ -135,5 +135,5 @@ def _query(sources: Sources, targets: Sequence[Target], *, consistent: bool) -> 
 
 
 def _remembered(sources: Sources, found: dict[Target, Count]) -> dict[Target, Count]:
-    """The counts, or newer ones where this process has seen them already."""
+    """The counts, or where this process knows one of a later reading, that one."""
     return {target: sources.process.put(target, count) for target, count in found.items()}

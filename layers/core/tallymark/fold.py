@@ -89,9 +89,7 @@ class Delta:
 
     def after(self, mark: Mark | None) -> Delta | None:
         """What of this delta lies beyond the mark; None when nothing does."""
-        if mark is None:
-            return self
-        if mark.sequence < self.first_sequence:
+        if mark is None or mark.sequence < self.first_sequence:
             return self
         rest = tuple(change for change in self.changes if change.sequence > mark.sequence)
         return Delta(self.counter, rest) if rest else None

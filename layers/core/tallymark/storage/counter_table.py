@@ -105,7 +105,9 @@ class CounterTable:
                 answer = self._client.batch_execute_statement(Statements=[self._statement(*write) for write in writes])
         except Unavailable:
             return [Deferred()] * len(writes)
-        return [self._outcome(*write, response) for write, response in zip(writes, answer["Responses"], strict=True)]
+        return [
+            self._outcome(*write[:3], response) for write, response in zip(writes, answer["Responses"], strict=True)
+        ]
 
     def _statement(self, lane: Lane, mark: str, delta: Delta, row: _Row) -> BatchStatementRequestTypeDef:
         pk, sk = _row_key(lane, delta.counter)
@@ -130,8 +132,7 @@ class CounterTable:
     def _write_and_prune(self, lane: Lane, mark: str, delta: Delta, row: _Row) -> Outcome:
         """Adds the delta and removes marks that nobody needs any more, in one UpdateItem."""
         pk, sk = _row_key(lane, delta.counter)
-        pruned = dict(row.prunable[:_PRUNED_AT_ONCE])
-        old = {f"old{j}": (name, packed) for j, (name, packed) in enumerate(pruned.items())}
+        old = {f"old{j}": mark_of_old for j, mark_of_old in enumerate(row.prunable[:_PRUNED_AT_ONCE])}
         fresh = "(attribute_not_exists(#mark) OR #mark < :first)"
         # Only the value that was seen to be too old may go: its lane could be moving it right now.
         unmoved = "".join(f" AND #{alias} = :{alias}" for alias in old)
@@ -160,9 +161,7 @@ class CounterTable:
         self._remember((pk, sk, mark), _Row(exists=True, mark=pack_mark(delta.mark), prunable=left))
         return Added()
 
-    def _outcome(
-        self, lane: Lane, mark: str, delta: Delta, _row: _Row, response: BatchStatementResponseTypeDef
-    ) -> Outcome:
+    def _outcome(self, lane: Lane, mark: str, delta: Delta, response: BatchStatementResponseTypeDef) -> Outcome:
         known = (*_row_key(lane, delta.counter), mark)
         if "Error" not in response:
             self._remember(known, _Row(exists=True, mark=pack_mark(delta.mark)))
