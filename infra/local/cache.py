@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from infra.local.processes import HOST, Process, free_port
+from infra.local.processes import HOST, Process, StartStop, free_port
 
 
-class Cache:
+class Cache(StartStop):
     """A valkey-server that keeps nothing on disk; `stop()` and `start()` take the same port again."""
 
     def __init__(self, port: int = 0, *, home: Path, log: Path) -> None:
@@ -60,12 +58,3 @@ class Cache:
                 return connection.recv(64).startswith(b"+PONG")
         except OSError:
             return False
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

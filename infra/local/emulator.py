@@ -6,11 +6,10 @@ import http.client
 import os
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from infra.local.processes import HOST, Process, free_port, require_free
+from infra.local.processes import HOST, Process, StartStop, free_port, require_free
 
 if TYPE_CHECKING:
     import boto3
@@ -21,7 +20,7 @@ SERVER = Path(__file__).with_name("ministack_server.py")
 SECRET_KEY = "test"  # noqa: S105 (what emulators take)
 
 
-class Emulator:
+class Emulator(StartStop):
     """A MiniStack of its own; `port` 0 takes a free one. `auth` makes it enforce IAM."""
 
     def __init__(self, port: int = 0, *, home: Path, log: Path, auth: bool = False) -> None:
@@ -100,15 +99,6 @@ class Emulator:
             return response.status
         finally:
             connection.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def aws_environment(endpoint_url: str) -> dict[str, str]:

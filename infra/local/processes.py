@@ -6,8 +6,10 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 HOST = "127.0.0.1"
 GUARD = Path(__file__).with_name("guard.py")
@@ -15,6 +17,25 @@ GUARD = Path(__file__).with_name("guard.py")
 
 class StartError(Exception):
     """A part of the stack did not start; the message says what to do."""
+
+
+class StartStop(ABC):
+    """What is started on entry of a `with` and stopped at its end."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts it. Raises StartError."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stops it; harmless when it is stopped."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def free_port() -> int:

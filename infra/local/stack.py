@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from infra.local.cache import Cache
 from infra.local.emulator import Emulator, aws_environment, session
@@ -23,7 +22,7 @@ from infra.local.functions import endpoints, load_functions
 from infra.local.gateway import Gateway, Server
 from infra.local.invoking import InProcess, Invoker
 from infra.local.mapping import DynamoDBStream, Lag, Pump, Settings, sqs_destination
-from infra.local.processes import HOST, require_free
+from infra.local.processes import HOST, StartStop, require_free
 from infra.local.queues import QueuePoller, QueueSettings, Scheduler, SQSQueue
 from infra.local.template import EventSource, Template, deployed
 
@@ -38,7 +37,7 @@ Progress = Callable[[str, float], None]
 _one_at_a_time = threading.Lock()
 
 
-class Stack:
+class Stack(StartStop):
     """Emulator, Valkey, deployed template, functions, stream pump, queue poller and HTTP gateway.
 
     A context manager; port 0 takes a free one, so that several can run on one machine. In one process there
@@ -209,15 +208,6 @@ class Stack:
     def stop(self) -> None:
         """Stops everything in reverse order; harmless when it is stopped."""
         self._cleanup.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def start_source(
