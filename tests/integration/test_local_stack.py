@@ -56,6 +56,19 @@ def test_valkey_comes_back_on_its_port_and_empty(tmp_path: Path) -> None:
     assert not listening(cache.port)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process when its parent is killed")
+def test_a_guard_that_is_killed_takes_its_program_along(tmp_path: Path) -> None:
+    with Cache(home=tmp_path / "data", log=tmp_path / "log") as cache:
+        guard = cache._process._guard
+        assert guard is not None
+        guard.kill()
+        guard.wait()
+        until = time.monotonic() + 5
+        while listening(cache.port) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not listening(cache.port)
+
+
 def test_a_taken_port_is_named_with_the_way_out(tmp_path: Path) -> None:
     cache = Cache(home=tmp_path / "data", log=tmp_path / "log")
     expected = pytest.raises(StartError, match=f"Port {cache.port} is in use.*--emulator-port")
