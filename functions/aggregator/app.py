@@ -8,13 +8,14 @@ from typing import Any
 from aws_lambda_powertools.utilities.data_classes import DynamoDBStreamEvent
 
 from tallymark import fold
-from tallymark.aggregation import Aggregated, aggregate
+from tallymark.aggregation import Aggregated, aggregate, sequence_number
 from tallymark.runtime import streams, telemetry, wiring
 from tallymark.storage.like_stream import read_change
 
 SERVICE = "aggregator"
 
 
+@telemetry.silent_on_values(SERVICE)
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """One batch of one lane. Fails whole if the lane is unknown; else names the first record not yet counted."""
     records = [record.raw_event for record in DynamoDBStreamEvent(event).records] if event.get("Records") else []
@@ -28,6 +29,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         lane,
         read=read_change,
         rows=wiring.counter_table(),
+        held=wiring.held_table(),
         parking=wiring.parked_queue(),
         now_s=now_ms // 1000,
         pauses=streams.pauses(context.get_remaining_time_in_millis),
@@ -46,18 +48,10 @@ def _report(done: Aggregated, records: int) -> None:
         if done.parked:
             metrics.count("RecordsParked", len(done.parked))
     if done.parked:
-        telemetry.logger(SERVICE).warning(
+        telemetry.logger(SERVICE).warning(  # enough to find them in the queue; their keys name people
             "parked records",
             reasons=sorted({parked.reason for parked in done.parked}),
-            sequence_numbers=[_sequence_number(parked.record) for parked in done.parked[:20]],
+            sequence_numbers=[sequence_number(parked.record) for parked in done.parked[:20]],
         )
     if done.failed_sequence is not None:
         telemetry.logger(SERVICE).warning("batch left unfinished", failed_sequence=done.failed_sequence)
-
-
-def _sequence_number(record: Any) -> str:
-    """Enough to find the record in the queue; its keys name a person and stay out of the log."""
-    try:
-        return str(record["dynamodb"]["SequenceNumber"])[:40]
-    except (KeyError, TypeError):
-        return "none"

@@ -7,7 +7,7 @@ time. What was acknowledged may come again at any time, cut in any way.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -23,6 +23,7 @@ from tallymark.storage.like_stream import read_change
 COUNTER_ROWS = ((0, 2),)
 TARGETS = [Target("post", "1"), Target("post", "#")]
 REACTIONS = ["like", "👍"]
+NEWER = "👍"  # the reaction that an old version does not know
 BEGIN_S = 1_700_000_000
 
 
@@ -46,11 +47,15 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Lanes of records, and what is delivered of them when."""
+    """Lanes of records, and what is delivered of them when.
+
+    The first `before_deployment` deliveries go to a version of the code that cannot read what carries NEWER.
+    """
 
     lanes: tuple[tuple[Record, ...], ...]
     deliveries: tuple[Delivery, ...]
     settlements: tuple[int, ...]
+    before_deployment: int = 0
 
 
 def record(event: str, target: Target, reaction: str, sequence: int, time_s: int) -> Record:
@@ -99,7 +104,8 @@ def _records(draw: st.DrawFn, lane_number: int) -> tuple[Record, ...]:
     return tuple(records)
 
 
-FAULTS = ["ok", "ok", "busy", "lost", "moved", "dies before", "dies after", "park fails", "park lost"]
+FAULTS = ["ok", "ok", "busy", "lost", "moved", "dies before", "dies after"]
+FAULTS += ["park fails", "park lost", "hold fails", "hold lost"]
 _deliveries = st.builds(
     Delivery,
     lane=st.integers(0, 1),
@@ -113,7 +119,27 @@ scenarios = st.builds(
     lanes=st.tuples(_records(0), _records(1)),
     deliveries=st.lists(_deliveries, max_size=8).map(tuple),
     settlements=st.lists(st.integers(0, 30), max_size=10).map(tuple),
+    before_deployment=st.integers(0, 8),
 )
+
+
+def read_as_old_version(made: Record) -> Change | None:
+    change = read_change(made)
+    if change is not None and change.counter.reaction == NEWER:
+        raise Unreadable(f"what is {NEWER}?")
+    return change
+
+
+def _counts(made: Record) -> bool:
+    return not _garbled(made) and read_change(made) is not None
+
+
+def _garbled(made: Record) -> bool:
+    try:
+        read_change(made)
+    except Unreadable:
+        return True
+    return False
 
 
 # --- the stores -------------------------------------------------------------------------------------------------
@@ -190,6 +216,24 @@ class MemoryQueue:
             raise Unavailable("the queue did not answer")
 
 
+class MemoryHeld:
+    """Records held back from folding; a write may fail, or be stored and look failed."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.held: set[tuple[str, str]] = set()
+        self._faults = faults
+
+    def numbers(self, lane_id: str) -> Set[str]:
+        return {number for lane, number in self.held if lane == lane_id}
+
+    def hold(self, lane_id: str, numbers: Set[str], now_s: int) -> None:
+        fault = self._faults.next("hold fails", "hold lost")
+        if fault != "hold fails":
+            self.held |= {(lane_id, number) for number in numbers}
+        if fault != "ok":
+            raise Unavailable("the table did not answer")
+
+
 class MemoryAdjustments:
     """Claims and adjustment rows, moved together."""
 
@@ -231,36 +275,41 @@ class Stream:
         self._faults = Faults()
         self._rows = MemoryRows(self._faults, conditional=conditional)
         self._queue = MemoryQueue(self._faults)
+        self._held = MemoryHeld(self._faults)
         self._adjustments = MemoryAdjustments()
         self._acknowledged = [0] * len(scenario.lanes)
         self._now_s = BEGIN_S + 3600
 
     def run(self) -> Result:
-        for delivery in self._scenario.deliveries:
+        for i, delivery in enumerate(self._scenario.deliveries):
             self._now_s = min(self._now_s + delivery.hours_later * 3600, BEGIN_S + 47 * 3600)  # before marks are pruned
             start = max(0, self._acknowledged[delivery.lane] - delivery.back)
-            self._deliver(delivery.lane, start, start + delivery.size, delivery.faults)
+            read = read_as_old_version if i < self._scenario.before_deployment else read_change
+            self._deliver(delivery.lane, start, start + delivery.size, delivery.faults, read)
         for lane_number, records in enumerate(self._scenario.lanes):
             while self._acknowledged[lane_number] < len(records):
-                self._deliver(lane_number, self._acknowledged[lane_number], len(records), ())
+                self._deliver(lane_number, self._acknowledged[lane_number], len(records), (), read_change)
         settled = self._settle()
         return Result(
             counted=self._counted(),
             recorded=self._recorded(),
             settled=settled,
-            settleable={parking.event_id(p) for p in self._queue.parked if p.reason == "uncounted"},
-            unreadable={p.record["eventID"] for p in self._queue.parked if p.reason == "unreadable"},
+            settleable={parking.event_id(p) for p in self._queue.parked if _counts(p.record)},
+            unreadable={p.record["eventID"] for p in self._queue.parked if _garbled(p.record)},
         )
 
-    def _deliver(self, lane_number: int, start: int, end: int, faults: Sequence[str]) -> None:
+    def _deliver(
+        self, lane_number: int, start: int, end: int, faults: Sequence[str], read: Callable[[Record], Change | None]
+    ) -> None:
         records = self._scenario.lanes[lane_number][start:end]
         self._faults.set(faults)
         try:
             done = aggregate(
                 records,
                 lane(f"shardId-{lane_number}", COUNTER_ROWS),
-                read=read_change,
+                read=read,
                 rows=self._rows,
+                held=self._held,
                 parking=self._queue,
                 now_s=self._now_s,
                 pauses=self._pauses(),

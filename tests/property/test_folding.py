@@ -14,7 +14,7 @@ from tallymark.fold import Change, Delta, Mark, fold
 from tallymark.model import Counter, Target
 from tallymark.storage.like_stream import read_change
 
-from .lambda_stream import BEGIN_S, GARBAGE, TARGETS, Delivery, Scenario, Stream, record, scenarios
+from .lambda_stream import BEGIN_S, GARBAGE, TARGETS, Delivery, MemoryHeld, Scenario, Stream, record, scenarios
 
 
 def likes(*numbers: int) -> tuple[dict[str, object], ...]:
@@ -92,6 +92,11 @@ def test_dropping_a_whole_delta_at_a_mark_miscounts(monkeypatch: pytest.MonkeyPa
 
 def test_skipping_deltas_of_zero_miscounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aggregation, "fold", lambda changes: [delta for delta in fold(changes) if delta.amount])
+    assert_miscounts()
+
+
+def test_folding_what_an_earlier_version_parked_miscounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryHeld, "numbers", lambda _self, _lane_id: frozenset())
     assert_miscounts()
 
 

@@ -189,9 +189,9 @@ CALLS = {
         "dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query", "secretsmanager:GetSecretValue",
     },
     "AggregatorRole": {
-        "dynamodb:BatchGetItem", "dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator",
-        "dynamodb:ListStreams", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate", "dynamodb:UpdateItem",
-        "sqs:SendMessage",
+        "dynamodb:BatchGetItem", "dynamodb:DescribeStream", "dynamodb:GetItem", "dynamodb:GetRecords",
+        "dynamodb:GetShardIterator", "dynamodb:ListStreams", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate",
+        "dynamodb:UpdateItem", "sqs:SendMessage",
     },
     "ParkedRole": {
         "dynamodb:PutItem", "dynamodb:UpdateItem", "sqs:ChangeMessageVisibility", "sqs:DeleteMessage",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -10,6 +10,8 @@ from .fold import Change, CounterRows, Lane, Mark, apply, fold, is_prunable, is_
 from .model import Counter
 
 Record = dict[str, Any]  # a stream record as Lambda delivers it
+
+MAX_DIGITS = 40  # of a sequence number: DynamoDB Streams API Reference, StreamRecord
 
 ParkReason = Literal["unreadable", "uncounted", "undecidable"]
 
@@ -26,7 +28,7 @@ class LaneUnknown(Exception):
 class Parked:
     """A record set aside, with all that is needed to settle it later.
 
-    unreadable   its keys or its number make no sense to this version of the code
+    unreadable   its keys or its number make no sense to this version of the code, or did not to an earlier one
     uncounted    over 36 h old, and its row shows that it has not been counted
     undecidable  so old that the mark may be pruned: only a recount of the item can tell
     """
@@ -41,6 +43,18 @@ class Rows(CounterRows, Protocol):
 
     def marks(self, lane: Lane, counters: Sequence[Counter]) -> list[tuple[bool, Mark | None]]:
         """Per counter: whether the lane's row exists, and its mark, read consistently."""
+        ...
+
+
+class Held(Protocol):
+    """Which records of a lane were parked as unreadable. What is held is never folded, by any later version."""
+
+    def numbers(self, lane_id: str) -> Set[str]:
+        """Their sequence numbers as delivered, read consistently."""
+        ...
+
+    def hold(self, lane_id: str, numbers: Set[str], now_s: int) -> None:
+        """Returns when all are stored; safe to repeat. Raises Unavailable otherwise."""
         ...
 
 
@@ -69,6 +83,7 @@ def aggregate(
     *,
     read: Callable[[Record], Change | None],
     rows: Rows,
+    held: Held,
     parking: Parking,
     now_s: int,
     pauses: Iterator[float],
@@ -77,20 +92,26 @@ def aggregate(
     """Counts each record of the batch once, however often it comes.
 
     Parking comes before any row moves: a batch that dies in between is delivered again, and what is
-    parked twice is settled once.
+    parked twice is settled once. A record is held before it is parked, so that a version which can read
+    it parks it once more and leaves the counting to the consumer.
     """
     changes: list[Change] = []
     sources: dict[int, Record] = {}
     parked: list[Parked] = []
+    known = held.numbers(lane.id)
     for record in records:
         try:
             change = read(record)
         except Unreadable:
             parked.append(Parked("unreadable", lane.id, record))
             continue
-        if change is not None:
+        if known and sequence_number(record) in known:
+            parked.append(Parked("unreadable", lane.id, record))
+        elif change is not None:
             changes.append(change)
             sources[change.sequence] = record
+    if unheld := {number for p in parked if (number := sequence_number(p.record))} - known:
+        held.hold(lane.id, unheld, now_s)
     stale = [change for change in changes if is_stale(change.time_s, now_s)]
     if stale:
         parked += _park_stale(stale, sources, lane, rows, now_s)
@@ -107,6 +128,15 @@ def aggregate(
         newest_s=max((change.time_s for change in changes), default=None),
         failed_sequence=None if failed is None else sources[failed]["dynamodb"]["SequenceNumber"],
     )
+
+
+def sequence_number(record: Record) -> str | None:
+    """The record's number in its lane, as delivered; None if it has none that could be one."""
+    try:
+        number = record["dynamodb"]["SequenceNumber"]
+    except (KeyError, TypeError):
+        return None
+    return number if isinstance(number, str) and 0 < len(number) <= MAX_DIGITS else None
 
 
 def _park_stale(

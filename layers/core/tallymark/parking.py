@@ -11,7 +11,7 @@ from .errors import Unavailable
 from .fold import Change
 
 _PAUSES_S = (0.05, 0.2, 0.8)
-CLAIM_KEPT_S = 30 * 86400  # longer than stream retention (24 h) and queue retention (14 d) together
+KEPT_S = 30 * 86400  # claims and holds: longer than stream retention (24 h) and twice queue retention (14 d)
 
 
 class Undecidable(Exception):
@@ -48,10 +48,10 @@ def settle(
         return False
     for longest_pause_s in _PAUSES_S:
         try:
-            return adjustments.add_once(event_id(parked), change, now_s + CLAIM_KEPT_S)
+            return adjustments.add_once(event_id(parked), change, now_s + KEPT_S)
         except Unavailable:
             sleep(random.uniform(0, longest_pause_s))  # noqa: S311 (jitter: corrections of one item meet on its row)
-    return adjustments.add_once(event_id(parked), change, now_s + CLAIM_KEPT_S)
+    return adjustments.add_once(event_id(parked), change, now_s + KEPT_S)
 
 
 def event_id(parked: Parked) -> str:

@@ -17,7 +17,7 @@ from tallymark.signing import derived_key
 from tallymark.storage import keys
 from tallymark.storage.counter_table import CounterTable
 from tallymark.storage.dynamodb import THREADS, connect, patience, transient_as_unavailable
-from tallymark.storage.event_table import AdjustmentTable
+from tallymark.storage.event_table import AdjustmentTable, HeldTable
 from tallymark.storage.like_table import LikeTable
 from tallymark.storage.parked_queue import ParkedQueue
 from tallymark.storage.valkey import ValkeyCounts, ValkeyDown, ValkeyServer, ValkeyWindows
@@ -81,6 +81,11 @@ def counter_table() -> CounterTable:
 @_once
 def adjustment_table() -> AdjustmentTable:
     return AdjustmentTable(dynamodb(), settings().events_table, settings().counters_table)
+
+
+@_once
+def held_table() -> HeldTable:
+    return HeldTable(dynamodb(), settings().events_table)
 
 
 @_once

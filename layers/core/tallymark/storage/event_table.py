@@ -1,17 +1,49 @@
-"""Claims of parked records in the table of events, each made in one transaction with its correction."""
+"""What is kept of parked records in the table of events: which are held back from folding, which are settled."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from tallymark.errors import Unavailable
 from tallymark.fold import Change
+from tallymark.parking import KEPT_S
 
 from . import keys
 from .dynamodb import TRANSIENT_CODES, transient_as_unavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+
+
+class HeldTable:
+    """The sequence numbers of a lane's unreadable records: one item per lane, absent for nearly all.
+
+    An item holds 9,000 of them at least (400 KB). A lane with more is not one with a bad record: the write
+    fails, the lane stands, and its alarm calls for a version that reads what is written.
+    """
+
+    def __init__(self, client: DynamoDBClient, table: str) -> None:
+        self._client, self._table = client, table
+
+    def numbers(self, lane_id: str) -> Set[str]:
+        """One read unit, as a rule for finding nothing."""
+        with transient_as_unavailable():
+            answer = self._client.get_item(
+                TableName=self._table, Key={"pk": {"S": keys.held_key(lane_id)}}, ConsistentRead=True
+            )
+        return frozenset(answer.get("Item", {}).get("numbers", {}).get("SS", ()))
+
+    def hold(self, lane_id: str, numbers: Set[str], now_s: int) -> None:
+        """Adds to the lane's set, which is kept for 30 days after the last addition."""
+        with transient_as_unavailable():
+            self._client.update_item(
+                TableName=self._table,
+                Key={"pk": {"S": keys.held_key(lane_id)}},
+                UpdateExpression="ADD numbers :numbers SET #ttl = :ttl",
+                ExpressionAttributeNames={"#ttl": "ttl"},
+                ExpressionAttributeValues={":numbers": {"SS": sorted(numbers)}, ":ttl": {"N": str(now_s + KEPT_S)}},
+            )
 
 
 class AdjustmentTable:

@@ -7,6 +7,7 @@ likes     pk  user                        one partition per person
 counters  pk  type#id
           sk  like#reaction#row           row 000 to 999, or `adj` for corrections
 events    pk  parked#event id             claims of the parked consumer
+          pk  held#lane                   the lane's records that were parked as unreadable
 
 An id is escaped before it stands between separators, so that no two identities share a key.
 """
@@ -103,6 +104,10 @@ def mark_name(lane_id: str) -> str:
 
 def claim_key(event_id: str) -> str:
     return f"parked#{event_id}"
+
+
+def held_key(lane_id: str) -> str:
+    return f"held#{lane_id}"
 
 
 def cache_count_key(namespace: str, target: Target) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tallymark.aggregation import Record, Unreadable
+from tallymark.aggregation import MAX_DIGITS, Record, Unreadable
 from tallymark.fold import Change
 from tallymark.model import Counter
 
 from . import keys
 
-_MAX_DIGITS = 40  # DynamoDB Streams API Reference, StreamRecord
 _DELTAS = {"INSERT": 1, "REMOVE": -1, "MODIFY": 0}
 
 
@@ -31,6 +30,6 @@ def read_change(record: Record) -> Change | None:
 
 
 def _sequence(digits: object) -> int:
-    if not (isinstance(digits, str) and digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
+    if not (isinstance(digits, str) and digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS):
         raise ValueError(f"sequence number {digits!r}")
     return int(digits)
