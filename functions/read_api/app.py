@@ -128,7 +128,8 @@ def openapi_document(_call: Call) -> dict[str, Any]:
 def docs(call: Call) -> Response:
     """The document as a page that needs nothing from elsewhere."""
     page = docs_page.page(wiring.settings().auth_mode, call.origin)
-    return Response(page, {"content-type": "text/html; charset=utf-8"})
+    policy = docs_page.content_security_policy()
+    return Response(page, {"content-type": "text/html; charset=utf-8", "content-security-policy": policy})
 
 
 def _counted(target: Target, found: Count | None) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shlex
@@ -75,6 +77,16 @@ _ORIGIN = "https://origin.invalid"
 _HOST = re.compile(r"https?://[\w.:\[\]-]+")
 
 Row = tuple[str, str, str]
+
+
+def content_security_policy() -> str:
+    """What a browser may do with the page: apply the one style that is known by its hash, and nothing else."""
+    style = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    # The icon is empty and inline, so that no browser asks for /favicon.ico.
+    return (
+        f"default-src 'none'; style-src 'sha256-{style}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
 
 
 def page(mode: AuthMode, origin: str) -> str:
