@@ -15,6 +15,7 @@ from tallymark.storage.parked_queue import from_message
 SERVICE = "parked"
 
 
+@telemetry.silent_on_values(SERVICE)
 def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     """Messages that fail come again, and after five times go to the dead queue, which has an alarm."""
     failures = []
@@ -25,7 +26,7 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
             except (Unreadable, parking.Undecidable, Unavailable, ValueError, KeyError, TypeError) as error:
                 failures.append({"itemIdentifier": message["messageId"]})
                 telemetry.logger(SERVICE).warning(
-                    "not settled", message_id=message["messageId"], reason=f"{type(error).__name__}: {error}"
+                    "not settled", message_id=message["messageId"], reason=telemetry.kinds(error)
                 )
             else:
                 metrics.count("RecordsSettled" if counted else "RecordsSettledBefore")

@@ -14,6 +14,7 @@ SERVICE = "reconciler"
 SETTLE_S = 3.0  # counts follow acknowledged writes within this time
 
 
+@telemetry.silent_on_values(SERVICE)
 def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     """Takes {"item": {"item_type", "item_id"}}. Drift that is settled is a bug; unsettled, likes are on their way."""
     target = parse_target(parse_object(event.get("item"), "item"), "item.")

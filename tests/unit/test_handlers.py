@@ -12,7 +12,7 @@ import pytest
 from tallymark.errors import Unavailable
 from tallymark.identity import new_anonymous
 from tallymark.model import LikeKey, Target
-from tallymark.runtime import http, wiring
+from tallymark.runtime import telemetry, wiring
 from tests.unit.core.service import NOW, SECRET, SERVICE_KEY, Service
 
 ITEM = {"item_id": "456", "item_type": "post"}
@@ -971,19 +971,22 @@ def test_a_store_that_does_not_answer_is_503_with_retry_after(
 def test_a_fault_of_our_own_is_500_in_our_shape_and_tells_nothing(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logged: list[str] = []
+    logged: list[tuple[str, dict[str, Any]]] = []
 
     class Silent:
-        def exception(self, message: str, **_: Any) -> None:
-            logged.append(message)
+        def error(self, message: str, **about: Any) -> None:
+            logged.append((message, about))
 
-    monkeypatch.setattr(http, "logger", lambda _: Silent())
+    monkeypatch.setattr(telemetry, "logger", lambda _: Silent())
     service.likes.fault = RuntimeError("secret detail")
     with pytest.raises(AssertionError) as answered:  # the harness takes every 500 for a failure
         service.call("POST", "/v1/like", body=LIKE)
     assert "internal_error" in str(answered.value)
     assert "secret detail" not in str(answered.value)
-    assert logged == ["unexpected failure"]
+    ((message, about),) = logged
+    assert (message, about["error"], about["operation"]) == ("unexpected failure", "RuntimeError", "POST /v1/like")
+    assert "raise self.fault" in about["traceback"][-1], "the log says where"
+    assert "secret detail" not in str(about)
 
 
 # --- health -----------------------------------------------------------------------------------------------------

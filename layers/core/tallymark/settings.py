@@ -14,6 +14,10 @@ _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_ROWS = 1000  # row numbers have three digits in their keys
 
 
+class BadSetting(ValueError):
+    """The environment is not what template.yaml makes of it; the message names the variable."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Each field is one environment variable of the same name in capitals; docs/settings.md explains them."""
@@ -37,16 +41,16 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """The settings; ValueError names the variable that is missing or malformed."""
+        """The settings; BadSetting names the variable that is missing or malformed."""
         values: dict[str, object] = {}
         for field in fields(cls):
             name = field.name.upper()
             if name not in environment:
-                raise ValueError(f"the environment variable {name} is not set; template.yaml sets it")
+                raise BadSetting(f"the environment variable {name} is not set; template.yaml sets it")
             try:
                 values[field.name] = _PARSERS.get(field.name, str)(environment[name])
             except ValueError as error:
-                raise ValueError(f"the environment variable {name}: {error}") from error
+                raise BadSetting(f"the environment variable {name}: {error}") from error
         return cls(**values)  # type: ignore[arg-type]
 
 
@@ -95,7 +99,7 @@ def _counter_rows(text: str) -> tuple[tuple[int, int], ...]:
 
 def _cache_url(text: str) -> str:
     if text and not _CACHE_URL.fullmatch(text):
-        raise ValueError(f"must be empty, valkey://host:port or valkeys://host:port, not {text!r}")
+        raise ValueError("must be empty, valkey://host:port or valkeys://host:port")  # it may hold a password
     return text
 
 

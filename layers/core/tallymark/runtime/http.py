@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any, NoReturn
 from urllib.parse import unquote_to_bytes
@@ -22,8 +22,8 @@ from tallymark import errors, identity
 from tallymark.errors import InvalidRequest, MethodNotAllowed, NotFound, RetryLater, TallymarkError
 
 from . import wiring
-from .contract import MAX_BODY_BYTES, OPERATIONS, Operation
-from .telemetry import logger
+from .contract import MAX_BODY_BYTES, OPERATIONS, Operation, Schema
+from .telemetry import bug, logger
 
 STATUSES: dict[type[TallymarkError], int] = {
     errors.InvalidRequest: 400,
@@ -40,9 +40,18 @@ STATUSES: dict[type[TallymarkError], int] = {
 }
 
 _JSON_HEADERS = {"content-type": "application/json"}
+# On every answer that a function gives. No cache between keeps what a person was told, nor an older count that
+# could be served after a newer one; nothing is guessed to be HTML; nothing of it is framed or names its visitors.
+GUARDS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
 _BAD_GATEWAY_ESCAPE = re.compile(r"%(?!25)")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_DIGITS = 16  # of 2**53 - 1; longer numbers are refused, not computed
+_POSITION = re.compile(r"\[\d+\]")
 _BY_KEY = {operation.key: operation for operation in OPERATIONS}
 
 Event = dict[str, Any]
@@ -137,10 +146,8 @@ class HttpApp(Chalice):
             if operation.path not in self.routes or operation.method not in self.routes[operation.path]:
                 raise NotFound(f"{operation.key} is served by another function")
         except TallymarkError as error:
-            return _answer_of(refusal(error, self.service))
-        answer: Answer = super().__call__(_to_format_1(event, operation, path), context)
-        answer.pop("multiValueHeaders", None)
-        return answer
+            return _guarded(refusal(error, self.service).to_dict())
+        return _guarded(super().__call__(_to_format_1(event, operation, path), context))
 
 
 def operation(app: HttpApp, described: Operation) -> Callable[[Callable[[Call], Any]], Callable[[Call], Any]]:
@@ -159,8 +166,8 @@ def operation(app: HttpApp, described: Operation) -> Callable[[Callable[[Call], 
                 result = view(call)
             except TallymarkError as error:
                 return refusal(error, app.service)
-            except Exception:  # noqa: BLE001 (the last stop: logged, and answered in our shape)
-                logger(app.service).exception("unexpected failure", operation=described.key)
+            except Exception as error:  # noqa: BLE001 (the last stop: logged, and answered in our shape)
+                bug(app.service, error, operation=described.key)
                 return _error(500, "internal_error", "something went wrong here; it has been logged", None, {})
             return result if isinstance(result, Response) else ok(result)
 
@@ -183,8 +190,28 @@ def refusal(error: TallymarkError, service: str) -> Response:
         headers["retry-after"] = str(error.retry_after_seconds)
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = ", ".join(error.allowed)
-    logger(service).info("refused", code=error.code, field=error.field)
+    logger(service).info("refused", code=error.code, field=_for_log(error.field))
     return _error(STATUSES[type(error)], error.code, error.message, error.field, headers)
+
+
+def _for_log(field: str | None) -> str | None:
+    """A field as the log may name it: a parameter that the contract does not know is the caller's own words."""
+    names = _POSITION.sub("", field or "").split(".")
+    return ".".join(names) if _field_names().issuperset(names) else "unknown" if field else None
+
+
+@cache
+def _field_names() -> frozenset[str]:
+    """Of every parameter and every field of a body."""
+
+    def within(schema: Schema) -> Iterator[str]:
+        for name, part in schema.get("properties", {}).items():
+            yield name
+            yield from within(part)
+        yield from within(schema["items"]) if "items" in schema else ()
+
+    parameters = {parameter.name for operation in OPERATIONS for parameter in operation.parameters}
+    return frozenset(parameters.union(*(within(operation.body or {}) for operation in OPERATIONS)))
 
 
 def error_body(error: TallymarkError) -> dict[str, Any]:
@@ -200,10 +227,10 @@ def _error(status: int, code: str, message: str, field: str | None, headers: dic
     return response
 
 
-def _answer_of(response: Response) -> Answer:
-    answer: Answer = response.to_dict()
+def _guarded(answer: Answer) -> Answer:
+    """The answer as it is sent; a view's own header stands above the one that all get."""
     answer.pop("multiValueHeaders", None)
-    return answer
+    return {**answer, "headers": {**GUARDS, **answer["headers"]}}
 
 
 # --- routing ------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def ping(client: DynamoDBClient, table: str) -> None:
         raise Unavailable(f"the table cannot be read: {error_code(error)}") from error
 
 
-def error_code(error: Exception) -> str:
+def error_code(error: BaseException) -> str:
     """The service's error code; empty if the error is not the service's."""
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
