@@ -119,6 +119,13 @@ def test_the_first_record_that_could_not_be_written_is_named_as_it_was_delivered
     assert world.counted == 3
 
 
+def test_of_several_records_that_could_not_be_written_the_first_is_named(world: World) -> None:
+    others = [record("INSERT", Target("post", str(number)), "like", number, BEGIN_S) for number in (2, 3)]
+    world.remaining_ms = 0
+    world.faults.set(["ok", "busy", "busy"])
+    assert world.deliver([like(1), *others])["batchItemFailures"] == [{"itemIdentifier": f"{2:021d}"}]
+
+
 def test_a_store_that_is_busy_is_asked_again_while_there_is_time(world: World) -> None:
     world.faults.set(["busy", "lost", "busy"])
     assert world.deliver([like(1)])["batchItemFailures"] == []
@@ -196,12 +203,13 @@ def test_an_unreadable_record_is_settled_once_a_later_version_can_read_it(world:
     assert world.counted == 1
 
 
+@pytest.mark.parametrize("fault", ["hold fails", "hold lost", "park fails", "park lost"])
 def test_a_record_parked_before_a_deployment_and_read_after_it_counts_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     with monkeypatch.context() as old_version:
         old_version.setattr(aggregator, "read_change", _unreadable)
-        world.faults.set(["park lost"])
+        world.faults.set([fault])
         with pytest.raises(Unavailable):
             world.deliver([like(1)])
     world.deliver([like(1)])
