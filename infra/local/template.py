@@ -122,6 +122,7 @@ class Route:
     method: str
     path: str
     function: str
+    authorization: str = "NONE"
 
 
 @dataclass(frozen=True)
@@ -328,7 +329,8 @@ class Template:
             properties = self.properties(logical_id)
             key = str(self.resolve(properties["RouteKey"]))
             method, _, path = key.partition(" ")
-            routes.append(Route(key, method, path, self._function_behind(properties["Target"], logical_id)))
+            function = self._function_behind(properties["Target"], logical_id)
+            routes.append(Route(key, method, path, function, self.resolve(properties.get("AuthorizationType", "NONE"))))
         return tuple(routes)
 
     def _function_behind(self, target: Any, route: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote
 
 import pytest
@@ -13,7 +13,8 @@ from tallymark.errors import Unavailable
 from tallymark.identity import new_anonymous
 from tallymark.model import LikeKey, Target
 from tallymark.runtime import telemetry, wiring
-from tests.unit.core.service import NOW, SECRET, SERVICE_KEY, Service
+from tallymark.settings import AuthMode
+from tests.unit.core.service import NOW, SECRET, SERVICE_KEY, Service, token
 
 ITEM = {"item_id": "456", "item_type": "post"}
 LIKE = {"user_id": "ann", **ITEM}
@@ -789,6 +790,77 @@ def test_a_persons_liked_list_is_for_that_person_and_services_outside_open_mode(
     assert service.call("GET", "/v1/items/post/1/likers", jwt={"sub": "bob"}).status == 200, "likers lists are public"
 
 
+PUBLIC: list[tuple[str, str, Any]] = [
+    ("GET", "/v1/count?item_id=1&item_type=post", None),
+    ("POST", "/v1/counts", {"items": [{"item_id": 1, "item_type": "post"}]}),
+    ("GET", "/v1/items/post/1/likers", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), PUBLIC)
+def test_in_jwt_mode_what_is_public_is_read_without_a_token_but_not_with_a_false_one(
+    service: Service, method: str, path: str, body: Any
+) -> None:
+    service.configure(AUTH_MODE="jwt")
+    path, _, query = path.partition("?")
+
+    def status(jwt: Any = None, **headers: str) -> int:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        return service.call(method, path, query=query, body=body, jwt=jwt, headers=sent).status
+
+    assert status() == status(ANN) == status(SERVICE_JWT) == status(tallymark_anonymous=TOKEN) == 200
+    assert status({"sub": "ann", "exp": 1}) == status(authorization="Bearer forged") == 401
+    assert status(tallymark_anonymous="forged") == 401
+    service.configure(AUTH_MODE="iam")
+    assert status() == 401
+
+
+@pytest.mark.parametrize("user_id", ["ann", "", 7.5])
+def test_in_jwt_mode_a_visitor_is_told_nothing_about_a_person(service: Service, user_id: object) -> None:
+    service.configure(AUTH_MODE="jwt")
+    body = {"items": [ITEM], "user_id": user_id}
+    assert service.call("POST", "/v1/counts", body=body).error == (401, "unauthorized", None)
+    (entry,) = service.call("POST", "/v1/counts", body={"items": [ITEM]}).json["counts"]
+    assert set(entry) == {"item_id", "item_type", "count", "counts"}
+    operations = {"operations": [like()]}
+    assert service.call("POST", "/v1/batch", body=operations).error == (401, "unauthorized", None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"iss": "https://other.example"},
+        {"aud": "other-app"},
+        {"exp": 1},
+        {"nbf": 4_000_000_000},
+        {"sub": None},
+        {"sub": "a\tb"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("method", "path", "body"), PERSONAL)
+def test_a_token_that_is_not_for_here_and_now_is_refused(
+    service: Service, method: str, path: str, body: dict[str, Any], wrong: dict[str, Any]
+) -> None:
+    service.configure(AUTH_MODE="jwt")
+    assert service.call(method, path, body=body, jwt={**ANN, **wrong}).error == (401, "unauthorized", None)
+
+
+def test_without_the_issuers_keys_tokens_are_503_and_everything_else_goes_on(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(_: str) -> bytes:
+        raise OSError("the issuer is down")
+
+    monkeypatch.setattr(wiring, "fetch", down)
+    service.configure(AUTH_MODE="jwt", JWT_KEYS="")
+    answer = service.call("POST", "/v1/like", body=LIKE, jwt=ANN)
+    assert answer.error == (503, "unavailable", None)
+    assert int(answer.headers["retry-after"]) >= 1
+    assert service.call("POST", "/v1/like", body=ITEM, headers=AS_PERSON).status == 200
+    assert service.call("GET", "/v1/count", query=ITEM).status == 200
+
+
 def test_signed_requests_act_for_anyone(service: Service) -> None:
     service.configure(AUTH_MODE="iam")
     answer = service.call("POST", "/v1/like", body={**LIKE, "liked_at": NOW}, authorizer={"iam": {"userArn": "arn"}})
@@ -911,7 +983,7 @@ def test_an_unknown_path_is_404_in_our_shape(service: Service, method: str, path
 
 
 @pytest.mark.parametrize("item_id", ["a/b", "a/likers", "/", "a//b", "likers", "a/likers/b"])
-def test_an_id_with_slashes_is_found_through_the_default_route(service: Service, item_id: str) -> None:
+def test_an_id_with_slashes_is_found_through_the_routes_for_them(service: Service, item_id: str) -> None:
     service.liked("x/y", item_id)
     (liker,) = service.call("GET", f"/v1/items/post/{quote(item_id, safe='')}/likers").json["likers"]
     assert liker["user_id"] == "x/y"
@@ -919,20 +991,26 @@ def test_an_id_with_slashes_is_found_through_the_default_route(service: Service,
     assert liked["item_id"] == item_id
 
 
-@pytest.mark.xfail(
-    reason="$default has no authorizer, so in jwt mode an id with a slash in a path is 401 for its own person too",
-    raises=AssertionError,
-)
-def test_in_jwt_mode_too_an_id_in_a_path_may_hold_a_slash(service: Service) -> None:
-    service.configure(AUTH_MODE="jwt")
+@pytest.mark.parametrize("route", ["$default", "GET /v1/users/{proxy+}"])
+def test_in_every_mode_an_id_in_a_path_may_hold_a_slash(service: Service, route: str) -> None:
     event = {
-        "routeKey": "$default",
-        "rawPath": "/v1/items/post/a/b/likers",
+        "routeKey": route,
+        "rawPath": "/v1/users/a/b/likes",
         "rawQueryString": "",
-        "headers": {"authorization": "Bearer genuine"},
-        "requestContext": {"http": {"method": "GET", "path": "/v1/items/post/a%2Fb/likers"}},
+        "headers": {"authorization": f"Bearer {token({'sub': 'a/b'})}"},
+        "pathParameters": {"proxy": "a/b/likes"},
+        "requestContext": {
+            "http": {"method": "GET", "path": "/v1/users/a%2Fb/likes"},
+            "authorizer": {"iam": {"userArn": "arn"}},
+        },
     }
-    assert service.send(event).status == 200
+    service.liked("a/b", "1")
+    for mode in get_args(AuthMode):
+        service.configure(AUTH_MODE=mode)
+        assert [like["item_id"] for like in service.send(event).json["likes"]] == ["1"]
+    service.configure(AUTH_MODE="jwt")
+    event["headers"] = {"authorization": f"Bearer {token({'sub': 'a'})}"}
+    assert service.send(event).error == (403, "forbidden", "user_id")
 
 
 def test_an_operation_of_the_other_function_is_not_found_here(service: Service) -> None:

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from infra.local.template import Scope, Template, load
+from tallymark.runtime import openapi
 from tallymark.runtime.contract import OPERATIONS
 from tallymark.settings import Settings
+from tests.unit.core import service
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = load(ROOT / "template.yaml")
 RESOURCES: dict[str, dict[str, Any]] = DOCUMENT["Resources"]
+FOR_SLASHES = set(service.FOR_SLASHES)
 
 # AWS offers nothing narrower for these.
 ONLY_ON_EVERYTHING = {"dynamodb:ListStreams", "ec2"}
@@ -54,8 +57,15 @@ def listed(value: Any) -> list[Any]:
 
 def test_routes_are_the_operations_of_the_contract() -> None:
     routes = {route.key for route in resolved().routes}
-    assert routes - {"$default"} == {f"{operation.method} {operation.path}" for operation in OPERATIONS}
+    assert routes - FOR_SLASHES - {"$default"} == {f"{operation.method} {operation.path}" for operation in OPERATIONS}
     assert "$default" in routes, "unknown paths must be answered in our shape"
+
+
+def test_every_list_whose_path_holds_an_id_has_a_route_for_ids_with_slashes() -> None:
+    """API Gateway matches decoded paths; without such a route they came by $default, which asks for no signature."""
+    in_path = [operation for operation in OPERATIONS if "_id}" in operation.path]
+    assert {f"{o.method} {o.path.partition('{')[0]}{{proxy+}}" for o in in_path} == FOR_SLASHES
+    assert {route.key for route in resolved().routes} >= FOR_SLASHES
 
 
 def test_one_integration_for_each_function_behind_the_api() -> None:
@@ -65,20 +75,55 @@ def test_one_integration_for_each_function_behind_the_api() -> None:
     assert {spec["PayloadFormatVersion"] for spec in integrations.values()} == {"2.0"}
 
 
+@pytest.mark.parametrize("mode", ["open", "jwt"])
+def test_the_gateway_lets_everything_through_to_the_functions_unless_requests_are_signed(mode: str) -> None:
+    assert {route.authorization for route in resolved(AuthMode=mode).routes} == {"NONE"}
+
+
+def test_in_iam_mode_the_gateway_wants_a_signature_where_the_document_says_so() -> None:
+    document = openapi.document("iam")["paths"]
+    unsigned = {f"{o.method} {o.path}" for o in OPERATIONS if not document[o.path][o.method.lower()]["security"]}
+    assert unsigned == {"GET /health", "GET /openapi.json", "GET /docs"}
+    types = {route.key: route.authorization for route in resolved(AuthMode="iam").routes}
+    assert {key for key, kind in types.items() if kind == "NONE"} == unsigned | {"$default"}
+    assert set(types.values()) == {"NONE", "AWS_IAM"}
+
+
+def rule_holds(rule: str, **parameters: str) -> bool:
+    template = resolved(**parameters)
+    described = DOCUMENT["Rules"][rule]
+    if not template.resolve(described["RuleCondition"]):
+        return True
+    return all(template.resolve(assertion["Assert"]) for assertion in described["Assertions"])
+
+
 @pytest.mark.parametrize(
-    ("mode", "expected"), [("open", {"NONE"}), ("jwt", {"JWT", "NONE"}), ("iam", {"AWS_IAM", "NONE"})]
+    ("parameters", "holds"),
+    [
+        ({}, True),
+        ({"AuthMode": "jwt"}, False),
+        ({"AuthMode": "jwt", "JwtIssuer": "https://a"}, False),
+        ({"AuthMode": "jwt", "JwtAudience": "a"}, False),
+        ({"AuthMode": "jwt", "JwtIssuer": "https://a", "JwtAudience": "a"}, True),
+    ],
 )
-def test_one_parameter_chooses_who_may_call(mode: str, expected: set[str]) -> None:
-    template = resolved(AuthMode=mode)
-    always_open = {"GET /health", "GET /openapi.json", "GET /docs", "$default"}
-    types = {}
-    for name in template.of_type("AWS::ApiGatewayV2::Route"):
-        properties = template.resolve(template.properties(name))
-        types[properties["RouteKey"]] = properties["AuthorizationType"]
-        assert ("AuthorizerId" in properties) == (properties["AuthorizationType"] == "JWT")
-    assert set(types.values()) == expected
-    assert {types[key] for key in always_open} == {"NONE"}
-    assert ("JwtAuthorizer" in template.resources) == (mode == "jwt")
+def test_tokens_are_taken_only_with_an_issuer_and_an_audience(parameters: dict[str, str], holds: bool) -> None:
+    assert rule_holds("JwtNeedsIssuerAndAudience", **parameters) == holds
+
+
+@pytest.mark.parametrize(
+    ("parameters", "holds"),
+    [
+        ({"CacheMode": "node"}, True),
+        ({"AuthMode": "jwt"}, True),
+        ({"AuthMode": "jwt", "CacheMode": "node"}, False),
+        ({"AuthMode": "jwt", "CacheMode": "serverless"}, False),
+        ({"AuthMode": "jwt", "CacheMode": "node", "VpcId": "vpc-1"}, True),
+        ({"AuthMode": "jwt", "CacheMode": "node", "JwtKeys": "{}"}, True),
+    ],
+)
+def test_functions_without_a_way_out_are_given_the_issuers_keys(parameters: dict[str, str], holds: bool) -> None:
+    assert rule_holds("JwtNeedsKeysInTheVpcOfTheCache", **parameters) == holds
 
 
 # --- settings --------------------------------------------------------------------------------------------------

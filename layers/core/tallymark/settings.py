@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, Self, cast, get_args
 
+from .tokens import Key, parse_keys
+
 AuthMode = Literal["open", "jwt", "iam"]
 
 _CACHE_URL = re.compile(r"valkeys?://[^/\s]+:\d+(/\d+)?")
+_ISSUER = re.compile(r"https?://[^/?#\s]+(/[^?#\s]*)?")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_ROWS = 1000  # row numbers have three digits in their keys
 
@@ -35,6 +38,9 @@ class Settings:
     rate_limit_per_minute: int
     auth_mode: AuthMode
     allow_anonymous: bool
+    jwt_issuer: str
+    jwt_audience: str
+    jwt_keys: tuple[Key, ...]
     secret_arn: str
     service_key_generation: int
     log_level: str
@@ -51,7 +57,12 @@ class Settings:
                 values[field.name] = _PARSERS.get(field.name, str)(environment[name])
             except ValueError as error:
                 raise BadSetting(f"the environment variable {name}: {error}") from error
-        return cls(**values)  # type: ignore[arg-type]
+        settings = cls(**values)  # type: ignore[arg-type]
+        if settings.auth_mode == "jwt":
+            for name in ("jwt_issuer", "jwt_audience"):
+                if not getattr(settings, name):
+                    raise ValueError(f"the environment variable {name.upper()}: must not be empty with AUTH_MODE jwt")
+        return settings
 
 
 def _positive(text: str) -> int:
@@ -103,6 +114,16 @@ def _cache_url(text: str) -> str:
     return text
 
 
+def _issuer(text: str) -> str:
+    if text and not _ISSUER.fullmatch(text):
+        raise ValueError(f"must be empty, https://... or, on one machine, http://..., not {text!r}")
+    return text
+
+
+def _keys(text: str) -> tuple[Key, ...]:
+    return parse_keys(text) if text else ()
+
+
 _PARSERS = {
     "cache_url": _cache_url,
     "cache_ttl_ms": _positive,
@@ -112,6 +133,8 @@ _PARSERS = {
     "rate_limit_per_minute": _positive,
     "auth_mode": _auth_mode,
     "allow_anonymous": _boolean,
+    "jwt_issuer": _issuer,
+    "jwt_keys": _keys,
     "service_key_generation": _positive,
     "log_level": _log_level,
 }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,26 +13,52 @@ KEY = service_key(SECRET, 1)
 USER_ID, TOKEN = new_anonymous(SECRET)
 
 
-def actor(mode: Any = "open", *, allow_anonymous: bool = True, jwt: Any = None, **headers: str) -> Actor:
+def actor(
+    mode: Any = "open", *, allow_anonymous: bool = True, jwt: Any = None, public: bool = False, **headers: str
+) -> Actor:
+    """`jwt` are the claims of a genuine token; one sent as a header is refused."""
+    if jwt is not None:
+        headers.setdefault("authorization", "Bearer genuine")
     return actor_of(
         {name.replace("_", "-"): value for name, value in headers.items()},
-        {} if jwt is None else {"jwt": jwt},
+        {},
         mode=mode,
         allow_anonymous=allow_anonymous,
         service_key_generation=1,
         secret=lambda: SECRET,
+        claims=lambda token: genuine(token, jwt),
+        public=public,
     )
+
+
+def genuine(token: str, claims: Any) -> Mapping[str, Any]:
+    if token != "genuine":
+        raise Unauthorized(f"not genuine: {token}")
+    found: Mapping[str, Any] = claims
+    return found
 
 
 def no_secret() -> str:
     raise AssertionError("a request without a proof needs no secret")
 
 
+def no_claims(_: str) -> Mapping[str, Any]:
+    raise AssertionError("a token counts in jwt mode alone")
+
+
 # --- open -------------------------------------------------------------------------------------------------------
 
 
 def test_in_open_mode_a_caller_without_a_proof_is_believed_and_no_secret_is_read() -> None:
-    caller = actor_of({}, {}, mode="open", allow_anonymous=True, service_key_generation=1, secret=no_secret)
+    caller = actor_of(
+        {"authorization": "Bearer whatever"},
+        {},
+        mode="open",
+        allow_anonymous=True,
+        service_key_generation=1,
+        secret=no_secret,
+        claims=no_claims,
+    )
     assert caller == Actor()
     assert user_for(caller, "anyone") == "anyone"
 
@@ -86,15 +113,17 @@ def test_anonymous_people_are_told_apart() -> None:
 
 
 def test_a_verified_token_is_its_subject() -> None:
-    assert actor("jwt", jwt={"claims": {"sub": "e\u0301"}, "scopes": None}) == Actor("é")
+    assert actor("jwt", jwt={"sub": "e\u0301"}) == Actor("é")
 
 
 @pytest.mark.parametrize(
     "jwt",
     [
-        {"claims": {"sub": "s", "scope": "read tallymark:service"}, "scopes": None},
-        {"claims": {"sub": "s"}, "scopes": ["tallymark:service"]},
-        {"claims": {"scope": "tallymark:service"}},
+        {"sub": "s", "scope": "read tallymark:service"},
+        {"sub": "s", "scope": ["tallymark:service"]},
+        {"sub": "s", "scp": ["read", "tallymark:service"]},
+        {"sub": "s", "scope": "read", "scp": "tallymark:service write"},
+        {"scope": "tallymark:service"},
     ],
 )
 def test_the_service_scope_makes_a_service(jwt: Any) -> None:
@@ -104,23 +133,82 @@ def test_the_service_scope_makes_a_service(jwt: Any) -> None:
 @pytest.mark.parametrize(
     "jwt",
     [
-        {"claims": {"sub": "s", "scope": "tallymark:services"}, "scopes": None},
-        {"claims": {"sub": "s", "scope": "xtallymark:service"}, "scopes": ["a"]},
+        {"sub": "s", "scope": "tallymark:services"},
+        {"sub": "s", "scope": "xtallymark:service", "scp": ["a"]},
+        {"sub": "s", "scope": ["read tallymark:service"]},
+        {"sub": "s", "scope": {"tallymark:service": True}},
+        {"sub": "s", "scp": [["tallymark:service"]], "scope": None},
+        {"sub": "s", "scopes": "tallymark:service", "roles": ["tallymark:service"]},
+        {"sub": "s", "scope": "Tallymark:Service"},
     ],
 )
 def test_a_scope_that_only_looks_alike_makes_no_service(jwt: Any) -> None:
     assert actor("jwt", jwt=jwt) == Actor("s")
 
 
-@pytest.mark.parametrize("jwt", [{"claims": {}}, {"claims": {"sub": ""}}, {"claims": None}, None])
-def test_a_caller_without_a_subject_is_refused(jwt: Any) -> None:
+@pytest.mark.parametrize(
+    "jwt",
+    [{}, {"sub": ""}, {"sub": None}, {"sub": 7}, {"sub": ["s"]}, {"sub": "x" * 257}, {"sub": "a\tb"}, {"sub": ".."}],
+)
+@pytest.mark.parametrize("public", [False, True])
+def test_a_token_without_a_subject_that_can_be_a_user_id_is_refused(jwt: Any, public: bool) -> None:
     with pytest.raises(Unauthorized):
-        actor("jwt", jwt=jwt)
+        actor("jwt", jwt=jwt, public=public)
 
 
-def test_a_verified_token_goes_before_an_anonymous_one() -> None:
-    jwt = {"claims": {"sub": "s"}, "scopes": None}
-    assert actor("jwt", jwt=jwt, tallymark_anonymous=TOKEN) == Actor("s")
+def test_a_caller_without_a_token_is_refused() -> None:
+    with pytest.raises(Unauthorized):
+        actor("jwt")
+
+
+@pytest.mark.parametrize(
+    "sent", ["", "genuine", "Basic genuine", "Bearer", "Bearer ", "Bearergenuine", "Bearer forged"]
+)
+@pytest.mark.parametrize("public", [False, True])
+def test_what_is_no_genuine_bearer_token_is_refused_also_where_none_is_needed(sent: str, public: bool) -> None:
+    with pytest.raises(Unauthorized):
+        actor("jwt", authorization=sent, public=public)
+
+
+@pytest.mark.parametrize("sent", ["Bearer genuine", "bearer genuine", "BEARER  genuine "])
+def test_the_scheme_of_the_header_may_be_written_in_any_case(sent: str) -> None:
+    assert actor("jwt", jwt={"sub": "s"}, authorization=sent) == Actor("s")
+
+
+def test_a_bearer_token_goes_before_an_anonymous_one_genuine_or_not() -> None:
+    assert actor("jwt", jwt={"sub": "s"}, tallymark_anonymous=TOKEN) == Actor("s")
+    assert actor("jwt", jwt={"sub": "s"}, tallymark_anonymous="forged") == Actor("s")
+    with pytest.raises(Unauthorized):
+        actor("jwt", authorization="Bearer forged", tallymark_anonymous=TOKEN)
+
+
+def test_an_anonymous_token_is_no_bearer_token() -> None:
+    with pytest.raises(Unauthorized):
+        actor("jwt", authorization=f"Bearer {TOKEN}")
+
+
+# --- visitors ---------------------------------------------------------------------------------------------------
+
+
+def test_in_jwt_mode_a_visitor_reads_what_is_public_and_acts_for_nobody() -> None:
+    visitor = actor("jwt", public=True)
+    assert visitor == Actor(visitor=True)
+    assert not may_act_for(visitor, "anyone")
+    for sent in (None, "anyone", "", 7):
+        with pytest.raises(Unauthorized):
+            user_for(visitor, sent)
+
+
+def test_who_presents_a_proof_is_no_visitor() -> None:
+    assert actor("jwt", jwt={"sub": "s"}, public=True) == Actor("s")
+    assert actor("jwt", public=True, tallymark_anonymous=TOKEN) == Actor(USER_ID)
+    with pytest.raises(Unauthorized):
+        actor("jwt", public=True, tallymark_anonymous="forged")
+
+
+def test_in_iam_mode_there_are_no_visitors() -> None:
+    with pytest.raises(Unauthorized):
+        actor("iam", public=True)
 
 
 # --- iam --------------------------------------------------------------------------------------------------------
@@ -134,6 +222,7 @@ def test_signed_requests_are_those_of_services() -> None:
         allow_anonymous=True,
         service_key_generation=1,
         secret=no_secret,
+        claims=no_claims,
     )
     assert caller == Actor(service=True)
 

@@ -20,6 +20,9 @@ GOOD = {
     "RATE_LIMIT_PER_MINUTE": "100",
     "AUTH_MODE": "open",
     "ALLOW_ANONYMOUS": "true",
+    "JWT_ISSUER": "https://issuer.example/tenant/",
+    "JWT_AUDIENCE": "my-app",
+    "JWT_KEYS": "",
     "SECRET_ARN": "arn",
     "SERVICE_KEY_GENERATION": "1",
     "LOG_LEVEL": "INFO",
@@ -56,6 +59,14 @@ def test_a_variable_that_is_missing_is_named(name: str) -> None:
         ("AUTH_MODE", "OPEN"),
         ("ALLOW_ANONYMOUS", "True"),
         ("ALLOW_ANONYMOUS", "1"),
+        ("JWT_ISSUER", "issuer.example"),
+        ("JWT_ISSUER", "ftp://issuer.example"),
+        ("JWT_ISSUER", "https://"),
+        ("JWT_ISSUER", "https://issuer.example/?a"),
+        ("JWT_ISSUER", "https://issuer example"),
+        ("JWT_KEYS", "{"),
+        ("JWT_KEYS", "[]"),
+        ("JWT_KEYS", '{"keys": []}'),
         ("COUNTER_ROWS", ""),
         ("COUNTER_ROWS", "64"),
         ("COUNTER_ROWS", "0:"),
@@ -70,6 +81,13 @@ def test_a_variable_that_is_missing_is_named(name: str) -> None:
 def test_a_variable_that_is_malformed_is_named(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=rf"the environment variable {name}: "):
         Settings.from_environment({**GOOD, name: value})
+
+
+@pytest.mark.parametrize("name", ["JWT_ISSUER", "JWT_AUDIENCE"])
+def test_tokens_need_an_issuer_and_an_audience_where_they_are_taken(name: str) -> None:
+    assert Settings.from_environment({**GOOD, name: ""}).auth_mode == "open"
+    with pytest.raises(ValueError, match=rf"the environment variable {name}: "):
+        Settings.from_environment({**GOOD, "AUTH_MODE": "jwt", name: ""})
 
 
 def test_settings_cannot_be_changed_afterwards() -> None:

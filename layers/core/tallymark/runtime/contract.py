@@ -172,7 +172,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method on one path. `open` operations need no identity in any mode."""
+    """One method on one path.
+
+    An `open` operation needs no identity and looks at none that is sent. A `public` one needs none in `jwt` mode;
+    one that is sent must be genuine.
+    """
 
     method: str
     path: str
@@ -185,6 +189,7 @@ class Operation:
     body_required: bool = True
     limited: bool = False
     open: bool = False
+    public: bool = False
     media_type: str = "application/json"
     other_answers: dict[int, Schema] = field(default_factory=dict)
 
@@ -276,6 +281,7 @@ COUNT = Operation(
         Parameter("item_type", ITEM_TYPE, required=True),
         Parameter("fresh", {"type": "boolean", "default": False, "description": "true passes the caches."}),
     ),
+    public=True,
 )
 COUNTS = Operation(
     "POST",
@@ -284,6 +290,7 @@ COUNTS = Operation(
     _object({"counts": _list(_COUNT_ENTRY)}),
     "With user_id, says of each item whether that person likes it; reads the person's own writes.",
     body=_object({"items": {**_list(_TARGET), "maxItems": MAX_ENTRIES}, "user_id": or_null(USER_ID)}, "user_id"),
+    public=True,
 )
 HAS_LIKED = Operation(
     "POST",
@@ -323,6 +330,7 @@ ITEM_LIKERS = Operation(
     "Who likes an item, newest first",
     _object({"likers": _list(_LIKER_ENTRY), "cursor": _NEXT_CURSOR}),
     parameters=(*_ITEM_PATH, Parameter("reaction", REACTION), *_PAGE_PARAMETERS),
+    public=True,
 )
 _ANONYMOUS_ID: Schema = {
     "type": "string",

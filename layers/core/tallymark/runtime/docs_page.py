@@ -62,7 +62,8 @@ tr:first-child td { border-top: 0; }
 """
 _WHO: dict[AuthMode, str] = {
     "open": "No identity is required: the `user_id` that a request names is believed.",
-    "jwt": "Every request but those of the service itself carries one of these.",
+    "jwt": "What is about a person wants one of these, writes above all. What is public can be read without; "
+    "one that is sent must be genuine all the same.",
     "iam": "Every request but those of the service itself is signed.",
 }
 _CURL: dict[AuthMode, tuple[str, ...]] = {
@@ -262,7 +263,7 @@ def _curl(method: str, path: str, entry: dict[str, Any], mode: AuthMode) -> str:
     body = entry.get("requestBody")
     told = "" if method == ("GET" if body is None else "POST") else f"-X {method} "
     parts = [f"curl {told}'{url}'"]
-    if entry["security"]:
+    if entry["security"] and {} not in entry["security"]:
         parts += _CURL[mode]
     if body is not None:
         # Only in `open` mode nothing else tells the person.

@@ -69,7 +69,7 @@ class Call:
         raw = event.get("body") or ""
         self._raw_body: str | bytes = _decode_base64(raw) if event.get("isBase64Encoded") else raw
         self._check_body()
-        self.actor = identity.Actor() if operation.open else _actor_of(self._headers, event)
+        self.actor = identity.Actor() if operation.open else _actor_of(self._headers, event, operation)
 
     def _check_body(self) -> None:
         size = len(self._raw_body)
@@ -291,7 +291,7 @@ def _to_format_1(event: Event, operation: Operation, path: Mapping[str, str]) ->
 # --- parsing ------------------------------------------------------------------------------------------
 
 
-def _actor_of(headers: Mapping[str, str], event: Event) -> identity.Actor:
+def _actor_of(headers: Mapping[str, str], event: Event, operation: Operation) -> identity.Actor:
     settings = wiring.settings()
     return identity.actor_of(
         headers,
@@ -300,6 +300,8 @@ def _actor_of(headers: Mapping[str, str], event: Event) -> identity.Actor:
         allow_anonymous=settings.allow_anonymous,
         service_key_generation=settings.service_key_generation,
         secret=wiring.secret,
+        claims=wiring.claims,
+        public=operation.public,
     )
 
 

@@ -92,7 +92,7 @@ def _described(operation: Operation, mode: AuthMode) -> dict[str, Any]:
         "summary": operation.summary,
         "tags": [operation.tag],
         "responses": _responses(operation),
-        "security": [] if operation.open else _requirements(mode),
+        "security": _requirements(operation, mode),
     }
     if operation.description:
         described["description"] = operation.description
@@ -107,12 +107,16 @@ def _described(operation: Operation, mode: AuthMode) -> dict[str, Any]:
     return described
 
 
-def _requirements(mode: AuthMode) -> list[dict[str, list[str]]]:
+def _requirements(operation: Operation, mode: AuthMode) -> list[dict[str, list[str]]]:
     """Alternatives; the empty one means that no identity is needed."""
+    # In `iam` mode API Gateway wants a signature on every path but those of the service itself.
+    if operation.open and not (mode == "iam" and operation.tag == "Identity"):
+        return []
     required: list[dict[str, list[str]]] = [{name: []} for name in _SECURITY[mode]]
     if mode != "iam":
         required.append({"anonymous": []})
-    return [{}, *required] if mode == "open" else required
+    needless = mode == "open" or (mode == "jwt" and operation.public)
+    return [{}, *required] if needless else required
 
 
 def _responses(operation: Operation) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from threading import RLock
 from typing import Any, TypeVar, cast
 
+from tallymark import tokens
 from tallymark.counts import ProcessCache, Sources
 from tallymark.limits import RATE_LIMIT_WINDOW_S, ProcessWindows, Taken
 from tallymark.lists import Cursors
@@ -21,6 +22,8 @@ from tallymark.storage.event_table import AdjustmentTable, HeldTable
 from tallymark.storage.like_table import LikeTable
 from tallymark.storage.parked_queue import ParkedQueue
 from tallymark.storage.valkey import ValkeyCounts, ValkeyDown, ValkeyServer, ValkeyWindows
+
+from .issuer import IssuerKeys, fetch
 
 R = TypeVar("R")
 
@@ -121,6 +124,21 @@ def secret() -> str:
     with transient_as_unavailable():
         answer = boto3.client("secretsmanager", config=patience()).get_secret_value(SecretId=settings().secret_arn)
     return str(answer["SecretString"])
+
+
+@_once
+def token_keys() -> tokens.Keys:
+    """Of the deployment if it has some, else of the issuer."""
+    given = settings().jwt_keys
+    return tokens.FixedKeys(given) if given else IssuerKeys(settings().jwt_issuer, fetch, time.monotonic)
+
+
+def claims(token: str) -> tokens.Claims:
+    """The claims of a bearer token that the issuer signed, now and for this deployment; else Unauthorized."""
+    wanted = settings()
+    return tokens.verify(
+        token, token_keys(), issuer=wanted.jwt_issuer, audience=wanted.jwt_audience, now_s=time.time_ns() / 1e9
+    )
 
 
 @_once
