@@ -50,12 +50,27 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--port", type=int, default=DEFAULT_PORT, help="of the API (8000)")
     up.add_argument("--emulator-port", type=int, default=4566, help="of the emulator (4566)")
     up.add_argument("--auth", action="store_true", help="let the emulator enforce IAM policies")
+    up.add_argument(
+        "--parameter",
+        action="append",
+        default=[],
+        type=_parameter,
+        metavar="NAME=VALUE",
+        help="a parameter of template.yaml, such as AuthMode=iam; may be repeated",
+    )
     up.set_defaults(run=_up)
     pump = commands.add_parser("pump", help="feed deployed functions from their stream and queue, until Ctrl-C")
     pump.add_argument("--stack", default="tallymark", help="name of the deployed stack (tallymark)")
     pump.add_argument("--endpoint-url", help="of an emulator; AWS itself without it")
     pump.set_defaults(run=_pump)
     return parser
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 # --- up -----------------------------------------------------------------------------------------------------
@@ -79,6 +94,7 @@ def _up(options: argparse.Namespace) -> int:
             options.port,
             options.emulator_port,
             auth=options.auth,
+            parameters=dict(options.parameter),
             home=home,
             progress=lambda what, seconds: print(f"  {what:<32}{seconds:5.1f} s", file=terminal),
         )

@@ -16,12 +16,16 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus, unquote_to_bytes
 
 from infra.local.template import Route
+
+if TYPE_CHECKING:
+    from infra.local.authorizers import Signatures
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +60,15 @@ class Router:
     """Finds the route of a request. Segments are compared as they were sent, so an id may hold an encoded
     slash.
 
-    Without variables first, then the first in the template that fits; `$default` for the rest.
+    Without variables first, then the first in the template that fits, those that take any number of segments
+    (`{proxy+}`) last; `$default` for the rest.
     """
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._exact = {route.key: route for route in routes if "{" not in route.path}
         self._default = self._exact.get("$default")
-        self._variable = [(route, _matcher(route.path)) for route in routes if "{" in route.path]
+        variable = sorted((route for route in routes if "{" in route.path), key=lambda route: "+}" in route.path)
+        self._variable = [(route, _matcher(route.path)) for route in variable]
 
     def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]] | None:
         """The route and its path parameters, decoded; None where nothing fits and there is no `$default`.
@@ -308,8 +314,13 @@ class Gateway:
         *,
         domain: str = "127.0.0.1",
         account_id: str = "000000000000",
+        signatures: Signatures | None = None,
     ) -> None:
+        wanted = {route.authorization for route in routes}
+        if wanted - {"NONE", "AWS_IAM"} or ("AWS_IAM" in wanted and signatures is None):
+            raise ValueError(f"nothing here checks what the routes ask for: {', '.join(sorted(wanted))}")
         self._router = Router(routes)
+        self._signatures = signatures
         self._endpoints = endpoints
         self._cors = Cors(cors)
         self._events = Events(domain, account_id)
@@ -352,7 +363,23 @@ class Gateway:
             event = self._events.event(environ, route, raw_path, parameters, body)
         except BadPath as error:
             return _error(400, "invalid_request", f"Invalid path: {error}.")
+        if route.authorization != "NONE" and not self._authorize(event, environ, body):
+            # API Gateway's own words, which no function can change.
+            return 403, [("content-type", "application/json")], b'{"message":"Forbidden"}'
         return self._call(route, event)
+
+    def _authorize(self, event: dict[str, Any], environ: Environ, body: bytes) -> bool:
+        """Whether the request is signed; then the event says by whom."""
+        if self._signatures is None:
+            return False
+        headers: dict[str, str] = event["headers"]
+        query = event["rawQueryString"]
+        url = f"http://{headers.get('host', '')}{_raw_path(environ)}{'?' if query else ''}{query}"
+        caller = self._signatures.caller(environ["REQUEST_METHOD"], url, headers, body, datetime.now(UTC))
+        if caller is None:
+            return False
+        event["requestContext"]["authorizer"] = {"iam": caller}
+        return True
 
     def _call(self, route: Route, event: dict[str, Any]) -> tuple[int, Headers, bytes]:
         endpoint = self._endpoints[route.function]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.local.cache import Cache
-from infra.local.emulator import Emulator, aws_environment, session
+from infra.local.emulator import ACCESS_KEY, REGION, SECRET_KEY, Emulator, aws_environment, session
 from infra.local.functions import endpoints, load_functions
 from infra.local.gateway import Gateway, Server
 from infra.local.invoking import InProcess, Invoker
@@ -193,13 +193,17 @@ class Stack(StartStop):
         self._cleanup.callback(scheduler.stop)
 
     def _serve(self) -> None:
+        from infra.local.authorizers import Signatures  # loads the SDK, as all that is deployed does
+
         routes = self.template.routes
+        account_id = self.template.scope.account_id
         gateway = Gateway(
             routes,
             endpoints(self.functions, (route.function for route in routes)),
             self.template.cors,
             domain=HOST,
-            account_id=self.template.scope.account_id,
+            account_id=account_id,
+            signatures=Signatures(ACCESS_KEY, SECRET_KEY, REGION, account_id),
         )
         self._server = Server(gateway, HOST, self._wanted_port)
         self._server.start()
