@@ -1,36 +1,169 @@
-"""Recounts an item from its records and reports the difference; repairs nothing."""
+"""Recounts items from their records, reports what is counted wrong, and corrects it on request.
+
+An event is one of
+
+{"item": {"item_type", "item_id"}, "repair"?}         one item
+{"all": true, "cursor"?, "repair"?, "seconds"?}       every item, a piece per call: goes on from the cursor answered
+{"scheduled": true}                                   what changed since the last run, once a day, from where it stood
+{"report": true}                                      how the scheduled run stands and what it found
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from tallymark import reconciliation
-from tallymark.model import Target
+from tallymark import fold, reconciliation
+from tallymark.errors import InvalidRequest
+from tallymark.model import Target, format_time
+from tallymark.reconciliation import Finding, Look, Reconciled, Touched
 from tallymark.runtime import telemetry, wiring
 from tallymark.runtime.requests import parse_object, parse_target
+from tallymark.storage.dynamodb import spread
+from tallymark.storage.like_stream import like_of, read_change
 
 SERVICE = "reconciler"
 SETTLE_S = 3.0  # counts follow acknowledged writes within this time
+RESERVE_S = 240.0  # for the piece that is under way when time runs out
+RUN_EVERY_S = 23 * 3600  # a day, less what keeps an hourly schedule from slipping by one hour a day
+_REPORTED = 100  # findings that a scheduled run keeps
 
 
 @telemetry.silent_on_values(SERVICE)
-def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
-    """Takes {"item": {"item_type", "item_id"}}. Drift that is settled is a bug; unsettled, likes are on their way."""
-    target = parse_target(parse_object(event.get("item"), "item"), "item.")
-    found = _recount(target)
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """What was found. Drift is a bug, and an alarm; open items were moving, or are behind in stream, queue or index."""
+    if event.get("scheduled"):
+        return _scheduled(lambda: context.get_remaining_time_in_millis() / 1000 < RESERVE_S)
+    if event.get("report"):
+        return wiring.run_table().load()
+    repair = _flag(event, "repair")
+    if _flag(event, "all"):
+        return _all(event, repair, lambda: context.get_remaining_time_in_millis() / 1000 < RESERVE_S)
+    return _item(parse_target(parse_object(event.get("item"), "item"), "item."), repair)
+
+
+def _item(target: Target, repair: bool) -> dict[str, Any]:
+    refused = _refusal() if repair else None
+    done = _reconcile([target], repair=repair and refused is None)
+    verdict, seen = "exact", done.exact.get(target)
+    if seen is None:
+        verdict, seen = done.open[target] if done.open else ("drift", done.found[0].proven)
+    answer = {**_described(target, seen), "verdict": verdict, "repair_refused": refused}
+    return answer | (_findings(done.found)[0] if done.found else {})
+
+
+def _all(event: Mapping[str, Any], repair: bool, is_time_over: Callable[[], bool]) -> dict[str, Any]:
+    """As many pieces as fit into the `seconds` asked for, one at least."""
+    until = time.monotonic() + float(event.get("seconds") or 0)
+    run: dict[str, Any] = {"cursor": event.get("cursor")}
+    refused = _refusal() if repair else None
+    while True:
+        _piece(run, full=True, repair=repair and refused is None, is_time_over=is_time_over)
+        if run["cursor"] is None or is_time_over() or time.monotonic() >= until:
+            return {**run, "repair_refused": refused}
+
+
+def _scheduled(is_time_over: Callable[[], bool]) -> dict[str, Any]:
+    run = wiring.run_table().load()
+    now_s = wiring.now_ms() // 1000
+    if run.get("done_s") and now_s - run["started_s"] < RUN_EVERY_S:
+        return run
+    if not run or run.get("done_s"):
+        run = {"cursor": None, "started_s": now_s}
+    while not is_time_over():
+        _piece(run, full=False, repair=False, is_time_over=is_time_over)
+        run["found"] = run["found"][:_REPORTED]
+        if run["cursor"] is None:
+            run["done_s"] = wiring.now_ms() // 1000
+        wiring.run_table().save(run)
+        if run["cursor"] is None:
+            break
+    return run
+
+
+def _piece(run: dict[str, Any], *, full: bool, repair: bool, is_time_over: Callable[[], bool]) -> None:
+    """Looks at the next targets and adds what was found to the run. Ending anywhere repeats the piece."""
+    now_s = wiring.now_ms() // 1000
+    page = reconciliation.gather(
+        wiring.audit_tables(), run["cursor"], full=full, now_s=now_s, is_time_over=is_time_over
+    )
+    done = _reconcile(page.targets, repair=repair)
+    run["cursor"] = page.cursor
+    run["checked"] = run.get("checked", 0) + len(page.targets)
+    run["unchanged"] = run.get("unchanged", 0) + page.passed_over
+    run["drift"] = run.get("drift", 0) + sum(found.drift for found in done.found)
+    run["found"] = run.get("found", []) + _findings(done.found)
+    run["open"] = run.get("open", []) + [{**_named(t), "verdict": verdict} for t, (verdict, _) in done.open.items()]
+
+
+def _reconcile(targets: tuple[Target, ...] | list[Target], *, repair: bool) -> Reconciled:
+    tables, executor = wiring.audit_tables(), wiring.executor()
+    done = reconciliation.reconcile(
+        targets,
+        books=tables,
+        stream=_touched,
+        parked=lambda: wiring.parked_queue().waiting() > 0,
+        spread=lambda work, some: spread(executor, work, some),
+        repair=repair,
+        settle_s=SETTLE_S,
+        sleep=time.sleep,
+    )
+    tables.verified({target: seen.rows.digest for target, seen in done.exact.items()}, wiring.now_ms() // 1000)
     with telemetry.metrics(SERVICE) as metrics:
-        metrics.count("Drift", sum(abs(difference) for difference in found.drift.values()) if found.settled else 0)
+        metrics.count("ItemsChecked", len(targets))
+        metrics.count("ItemsOpen", len(done.open))
+        metrics.count("Drift", sum(found.drift for found in done.found))
+        metrics.count("ItemsRepaired", sum(found.repaired for found in done.found))
+    return done
+
+
+def _touched(targets: Set[Target]) -> Mapping[Target, Touched]:
+    return reconciliation.touched(
+        wiring.like_stream().records(),
+        targets,
+        read=read_change,
+        like_of=like_of,
+        lane_of=lambda shard_id: fold.lane(shard_id, wiring.settings().counter_rows),
+        now_s=wiring.now_ms() // 1000,
+    )
+
+
+def _refusal() -> str | None:
+    """Why nothing may be repaired: what waits in the dead queue may be what is missing from a count."""
+    waiting = wiring.parked_dead_queue().waiting()
+    if not waiting:
+        return None
+    return f"{waiting} parked records lie in the dead queue: redrive it, or purge what cannot be read, then repair"
+
+
+def _findings(found: tuple[Finding, ...]) -> list[dict[str, Any]]:
+    now_s = wiring.now_ms() // 1000
+    return [
+        {
+            **_described(one.target, one.proven),
+            "since": format_time(wiring.audit_tables().wrong_since(one.target, now_s) * 1000),
+            "repaired": one.repaired,
+        }
+        for one in found
+    ]
+
+
+def _described(target: Target, seen: Look) -> dict[str, Any]:
     return {
-        "item": {"item_type": target.item_type, "item_id": target.item_id},
-        "counted": dict(found.counted),
-        "recorded": dict(found.recorded),
-        "drift": found.drift,
-        "settled": found.settled,
+        **_named(target),
+        "counted": dict(seen.rows.counted),
+        "recorded": dict(seen.recorded),
+        "drift": seen.differences,
     }
 
 
-def _recount(target: Target) -> reconciliation.Recount:
-    return reconciliation.recount(
-        wiring.like_table(), wiring.counter_table(), target, settle_s=SETTLE_S, sleep=time.sleep
-    )
+def _named(target: Target) -> dict[str, str]:
+    return {"item_type": target.item_type, "item_id": target.item_id}
+
+
+def _flag(event: Mapping[str, Any], name: str) -> bool:
+    value = event.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidRequest("must be true or false", name)
+    return value

@@ -11,10 +11,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 ENVIRONMENT = {
+    "LIKES_STREAM_ARN": "arn:aws:dynamodb:us-east-1:000000000000:table/likes/stream/now",
     "LIKES_TABLE": "likes",
     "EVENTS_TABLE": "events",
     "COUNTERS_TABLE": "counters",
     "PARKED_QUEUE_URL": "http://127.0.0.1/queue",
+    "PARKED_DEAD_QUEUE_URL": "http://127.0.0.1/dead-queue",
     "CACHE_URL": "",
     "CACHE_TTL_MS": "1000",
     "PROCESS_CACHE_TTL_MS": "1000",

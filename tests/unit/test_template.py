@@ -242,7 +242,10 @@ CALLS = {
         "dynamodb:PutItem", "dynamodb:UpdateItem", "sqs:ChangeMessageVisibility", "sqs:DeleteMessage",
         "sqs:GetQueueAttributes", "sqs:ReceiveMessage",
     },
-    "ReconcilerRole": {"dynamodb:Query"},
+    "ReconcilerRole": {
+        "dynamodb:DescribeStream", "dynamodb:GetItem", "dynamodb:GetRecords", "dynamodb:GetShardIterator",
+        "dynamodb:PutItem", "dynamodb:Query", "dynamodb:Scan", "dynamodb:UpdateItem", "sqs:GetQueueAttributes",
+    },
 }  # fmt: skip
 LOGS = {"logs:CreateLogStream", "logs:PutLogEvents"}
 
@@ -264,14 +267,14 @@ def test_roles_may_reach_the_network_only_where_there_is_a_cache() -> None:
     assert with_network(CacheMode="serverless") == {"WriteApiRole", "ReadApiRole"}
 
 
-def test_only_the_aggregator_and_the_parked_consumer_may_write_counts() -> None:
+def test_only_those_that_count_or_correct_may_write_counters() -> None:
     writes = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:PartiQLUpdate"}
     writers = {
         role
         for role, statement in statements(resolved())
         if "CountersTable" in json.dumps(statement["Resource"]) and writes & set(listed(statement["Action"]))
     }
-    assert writers == {"AggregatorRole", "ParkedRole"}
+    assert writers == {"AggregatorRole", "ParkedRole", "ReconcilerRole"}
 
 
 # --- outputs and nested templates ------------------------------------------------------------------------------

@@ -26,9 +26,11 @@ class Settings:
     """Each field is one environment variable of the same name in capitals; docs/settings.md explains them."""
 
     likes_table: str
+    likes_stream_arn: str
     events_table: str
     counters_table: str
     parked_queue_url: str
+    parked_dead_queue_url: str
     cache_url: str
     cache_ttl_ms: int
     process_cache_ttl_ms: int

@@ -38,9 +38,11 @@ AUDIENCE = "my-app"
 
 _ENVIRONMENT = {
     "LIKES_TABLE": "likes",
+    "LIKES_STREAM_ARN": "",
     "EVENTS_TABLE": "events",
     "COUNTERS_TABLE": "counters",
     "PARKED_QUEUE_URL": "",
+    "PARKED_DEAD_QUEUE_URL": "",
     "CACHE_URL": "",
     "CACHE_TTL_MS": "1000",
     "PROCESS_CACHE_TTL_MS": "0",

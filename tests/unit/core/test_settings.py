@@ -11,6 +11,8 @@ GOOD = {
     "EVENTS_TABLE": "events",
     "COUNTERS_TABLE": "counters",
     "PARKED_QUEUE_URL": "http://queue",
+    "PARKED_DEAD_QUEUE_URL": "http://dead-queue",
+    "LIKES_STREAM_ARN": "arn:aws:dynamodb:us-east-1:000000000000:table/likes/stream/now",
     "CACHE_URL": "",
     "CACHE_TTL_MS": "1000",
     "PROCESS_CACHE_TTL_MS": "0",

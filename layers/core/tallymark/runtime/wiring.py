@@ -16,9 +16,11 @@ from tallymark.lists import Cursors
 from tallymark.settings import Settings
 from tallymark.signing import derived_key
 from tallymark.storage import keys
+from tallymark.storage.audit import AuditTables
 from tallymark.storage.counter_table import CounterTable
 from tallymark.storage.dynamodb import THREADS, connect, patience, transient_as_unavailable
-from tallymark.storage.event_table import AdjustmentTable, HeldTable
+from tallymark.storage.event_table import AdjustmentTable, HeldTable, RunTable
+from tallymark.storage.like_stream import LikeStream
 from tallymark.storage.like_table import LikeTable
 from tallymark.storage.parked_queue import ParkedQueue
 from tallymark.storage.valkey import ValkeyCounts, ValkeyDown, ValkeyServer, ValkeyWindows
@@ -92,10 +94,37 @@ def held_table() -> HeldTable:
 
 
 @_once
-def parked_queue() -> ParkedQueue:
+def run_table() -> RunTable:
+    return RunTable(dynamodb(), settings().events_table)
+
+
+@_once
+def audit_tables() -> AuditTables:
+    return AuditTables(dynamodb(), settings().counters_table, settings().likes_table, like_table(), executor())
+
+
+@_once
+def like_stream() -> LikeStream:
     import boto3
 
-    return ParkedQueue(boto3.client("sqs", config=patience()), settings().parked_queue_url)
+    return LikeStream(boto3.client("dynamodbstreams", config=patience()), settings().likes_stream_arn)
+
+
+@_once
+def sqs() -> Any:
+    import boto3
+
+    return boto3.client("sqs", config=patience())
+
+
+@_once
+def parked_queue() -> ParkedQueue:
+    return ParkedQueue(sqs(), settings().parked_queue_url)
+
+
+@_once
+def parked_dead_queue() -> ParkedQueue:
+    return ParkedQueue(sqs(), settings().parked_dead_queue_url)
 
 
 @_once

@@ -1,9 +1,10 @@
-"""What is kept of parked records in the table of events: which are held back from folding, which are settled."""
+"""What the table of events keeps beside events: records held back or settled, and the reconciler's progress."""
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping, Set
+from typing import TYPE_CHECKING, Any
 
 from tallymark.errors import Unavailable
 from tallymark.fold import Change
@@ -44,6 +45,26 @@ class HeldTable:
                 ExpressionAttributeNames={"#ttl": "ttl"},
                 ExpressionAttributeValues={":numbers": {"SS": sorted(numbers)}, ":ttl": {"N": str(now_s + KEPT_S)}},
             )
+
+
+class RunTable:
+    """Where the reconciler's scheduled run stands."""
+
+    def __init__(self, client: DynamoDBClient, table: str) -> None:
+        self._client, self._table = client, table
+
+    def load(self) -> dict[str, Any]:
+        """The run as it was saved last; empty before the first."""
+        with transient_as_unavailable():
+            answer = self._client.get_item(
+                TableName=self._table, Key={"pk": {"S": keys.RECONCILER_RUN}}, ConsistentRead=True
+            )
+        return json.loads(answer["Item"]["run"]["S"]) if "Item" in answer else {}
+
+    def save(self, run: Mapping[str, Any]) -> None:
+        item = {"pk": {"S": keys.RECONCILER_RUN}, "run": {"S": json.dumps(run)}}
+        with transient_as_unavailable():
+            self._client.put_item(TableName=self._table, Item=item)
 
 
 class AdjustmentTable:

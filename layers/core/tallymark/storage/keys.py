@@ -6,8 +6,10 @@ likes     pk  user                        one partition per person
           at  milliseconds, then nonce    sort key of the indexes `by-time` and `likers`
 counters  pk  type#id
           sk  like#reaction#row           row 000 to 999, or `adj` for corrections
+          sk  verified                    when the reconciler last found the target's rows right, or wrong
 events    pk  parked#event id             claims of the parked consumer
           pk  held#lane                   the lane's records that were parked as unreadable
+          pk  reconciler                  where its scheduled run stands
 
 An id is escaped before it stands between separators, so that no two identities share a key.
 """
@@ -20,6 +22,8 @@ import hashlib
 from tallymark.model import Counter, LikeKey, Stamp, Target
 
 ADJUSTMENT_ROW = "adj"
+VERIFIED = "verified"
+RECONCILER_RUN = "reconciler"
 LIKE_METRIC = "like#"
 MARK_PREFIX = "@"
 
@@ -41,6 +45,11 @@ def unescape(text: str) -> str:
 
 def target_key(target: Target) -> str:
     return f"{target.item_type}#{escape(target.item_id)}"
+
+
+def parse_target_key(key: str) -> Target:
+    item_type, item_id = key.split("#")
+    return Target(item_type, unescape(item_id))
 
 
 def like_sort_key(target: Target, reaction: str) -> str:
@@ -71,6 +80,12 @@ def bucket_of(key: LikeKey, buckets: int) -> int:
 
 def likers_key(target: Target, bucket: int) -> str:
     return f"{target_key(target)}#{bucket}"
+
+
+def parse_likers_key(key: str) -> Target:
+    """The target, whatever the bucket."""
+    target, _, _ = key.rpartition("#")
+    return parse_target_key(target)
 
 
 def pack_stamp(stamp: Stamp) -> bytes:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 from tallymark.aggregation import MAX_DIGITS, Record, Unreadable
 from tallymark.fold import Change
-from tallymark.model import Counter
+from tallymark.model import Counter, LikeKey
 
 from . import keys
+from .dynamodb import error_code, transient_as_unavailable
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodbstreams import DynamoDBStreamsClient
+
+_PAGE_RECORDS = 1_000  # DynamoDB Streams API Reference, GetRecords
+_EMPTY_PAGES = 5  # in a row, that are taken for the end of an open shard: one alone may be a gap
 
 _DELTAS = {"INSERT": 1, "REMOVE": -1, "MODIFY": 0}
 
@@ -33,3 +43,69 @@ def _sequence(digits: object) -> int:
     if not (isinstance(digits, str) and digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS):
         raise ValueError(f"sequence number {digits!r}")
     return int(digits)
+
+
+def like_of(record: Record) -> tuple[LikeKey, bool]:
+    """The like that a record, which read_change could read, is about, and whether it stands after it."""
+    key = record["dynamodb"]["Keys"]
+    target, reaction = keys.parse_like_sort_key(key["sk"]["S"])
+    return LikeKey(key["pk"]["S"], target, reaction), record["eventName"] != "REMOVE"
+
+
+class LikeStream:
+    """The stream of the table of likes from its oldest record to its newest: the last 24 hours."""
+
+    def __init__(self, client: DynamoDBStreamsClient, arn: str) -> None:
+        self._client, self._arn = client, arn
+
+    def records(self) -> Iterator[tuple[str, Record]]:
+        """(shard id, record), parents before their children; one Streams read unit per page of up to 1,000.
+
+        What is written while this reads may be missing from the end.
+        """
+        for shard_id in self._shards():
+            with transient_as_unavailable():
+                start = self._client.get_shard_iterator(
+                    StreamArn=self._arn, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON"
+                )
+            yield from ((shard_id, record) for record in self._read(start["ShardIterator"]))
+
+    def _shards(self) -> list[str]:
+        """Every shard that can still be read, each after its parent."""
+        parents: dict[str, str | None] = {}
+        request: dict[str, Any] = {"StreamArn": self._arn}
+        while True:
+            with transient_as_unavailable():
+                description = self._client.describe_stream(**request)["StreamDescription"]
+            parents |= {shard["ShardId"]: shard.get("ParentShardId") for shard in description["Shards"]}
+            if "LastEvaluatedShardId" not in description:
+                break
+            request["ExclusiveStartShardId"] = description["LastEvaluatedShardId"]
+        ordered: dict[str, None] = {}
+        for shard_id in parents:
+            lineage = [shard_id]
+            while (parent := parents[lineage[-1]]) in parents and parent not in ordered:
+                lineage.append(str(parent))
+            ordered |= dict.fromkeys(reversed(lineage))
+        return list(ordered)
+
+    def _read(self, iterator: str | None) -> Iterator[Record]:
+        empty = 0
+        while iterator and empty < _EMPTY_PAGES:
+            try:
+                with transient_as_unavailable():
+                    page = self._client.get_records(ShardIterator=iterator, Limit=_PAGE_RECORDS)
+            except Exception as error:
+                if error_code(error) != "TrimmedDataAccessException":
+                    raise
+                return  # the shard has been forgotten since it was listed
+            empty = 0 if page["Records"] else empty + 1
+            yield from (_as_delivered(record) for record in page["Records"])
+            iterator = page.get("NextShardIterator")
+
+
+def _as_delivered(record: Any) -> Record:
+    """The record with its time as a number, as Lambda hands it on."""
+    body = record["dynamodb"]
+    time_s = body["ApproximateCreationDateTime"].timestamp()
+    return {**record, "dynamodb": {**body, "ApproximateCreationDateTime": time_s}}

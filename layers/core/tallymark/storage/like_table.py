@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,7 @@ _FILTERED_ITEMS = 100  # that the first Query of a filtered page reads at least;
 _MOST_ITEMS = 2_000  # that one Query reads
 _FILTERED_READS = 20  # Queries for one filtered page, over 30,000 items, before it comes back short
 _LAST_CHARACTER = "\U0010ffff"
-_TALLIED_AT_ONCE = 2_000
+_READ_AT_ONCE = 2_000
 _READ_AHEAD = 200  # items of a person's partition that one Query may read for a few targets
 
 
@@ -194,18 +193,16 @@ class LikeTable:
         filters = {"sk": {"S": keys.like_sort_key(target, reaction)}} if reaction else {}
         return self._page("lk", keys.likers_key(target, bucket), LIKERS_INDEX, "sk = :sk", filters, before, limit)
 
-    def tally(self, target: Target) -> dict[str, int]:
-        """The number of the target's likes by reaction, as its index shows them: half a read unit per 4 KB."""
-        by_reaction: Tally[str] = Tally()
+    def everyone(self, target: Target) -> Iterator[Like]:
+        """Every like of an item, bucket by bucket, as its index shows them: half a read unit per 4 KB."""
         for bucket in range(self._buckets):
             before: Stamp | None = None
             while True:
-                page = self.of_target(target, bucket, None, before, _TALLIED_AT_ONCE)
-                by_reaction.update(like.key.reaction for like in page.likes)
+                page = self.of_target(target, bucket, None, before, _READ_AT_ONCE)
+                yield from page.likes
                 if page.resume is None:
                     break
                 before = page.resume
-        return dict(by_reaction)
 
     def _page(
         self,

@@ -13,8 +13,14 @@ from .dynamodb import transient_as_unavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_sqs.literals import QueueAttributeNameType
 
 BATCH_MESSAGES = 10  # SQS API Reference, SendMessageBatch
+_COUNTS: list[QueueAttributeNameType] = [
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+]
 
 
 class ParkedQueue:
@@ -33,6 +39,12 @@ class ParkedQueue:
                 answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)  # type: ignore[arg-type]
             if failed := answer.get("Failed"):
                 raise Unavailable(f"the parked queue refused a record: {failed[0].get('Code')}")
+
+    def waiting(self) -> int:
+        """About how many messages are in the queue, those being worked on and delayed ones included."""
+        with transient_as_unavailable():
+            answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=_COUNTS)
+        return sum(int(number) for number in answer["Attributes"].values())
 
 
 def to_message(parked: Parked) -> str:
