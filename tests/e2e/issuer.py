@@ -102,7 +102,7 @@ class Issuer:
         return Handler
 
     def _document(self, path: str) -> dict[str, Any] | None:
-        known = {
+        known: dict[str, dict[str, Any]] = {
             "/.well-known/openid-configuration": {"issuer": self.url, "jwks_uri": f"{self.url}/keys"},
             "/keys": {"keys": self.keys},
         }

@@ -95,7 +95,7 @@ def fetch(address: str) -> bytes:
     try:
         connection.request("GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
         response = connection.getresponse()
-        content = response.read(_MAX_BYTES + 1)
+        content: bytes = response.read(_MAX_BYTES + 1)
     except HTTPException as error:
         raise ValueError(f"{address} answers no HTTP: {error!r}") from error
     finally:
