@@ -13,6 +13,7 @@ import httpx
 from tallymark.cli.connection import ApiError, Settings, call, connect
 from tallymark.cli.import_command import import_command
 from tallymark.cli.options import Where, api_options, show
+from tallymark.cli.reconcile_command import reconcile_command
 
 _COUNTS_MAX_ITEMS = 100  # HTTP API, "lists in requests hold up to 100 entries"
 _LATENCY_CALLS = 5
@@ -28,6 +29,7 @@ def main() -> None:
 
 
 main.add_command(import_command)
+main.add_command(reconcile_command)
 
 
 @main.command()

@@ -1,0 +1,219 @@
+"""`tallymark reconcile`: asks a stack's reconciler, piece by piece, and tells what it found.
+
+The one command that does not go through the API: it invokes the function, with the rights of the shell.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tallymark.cli.connection import state_folder
+from tallymark.cli.options import show
+
+_PIECE_SECONDS = 10  # after which the function answers with what it has, so that progress can be shown
+_READ_TIMEOUT_S = 910  # the function's own limit is 900 s
+_ASKED_AGAIN = 100  # open items, singly, at the end of a full run
+
+Invoke = Callable[[dict[str, Any]], dict[str, Any]]
+"""Calls the reconciler with an event and returns its answer; raises ClickException."""
+
+_WHY = {
+    "moving": "it changed while it was looked at",
+    "pending": "likes are on their way through the stream or the parked queue",
+    "unindexed": "its index does not show the latest likes yet",
+}
+
+
+@dataclass(slots=True)
+class Run:
+    """What a full run has found so far."""
+
+    checked: int = 0
+    found: list[dict[str, Any]] = field(default_factory=list)
+    open: list[dict[str, Any]] = field(default_factory=list)
+    repair_refused: str | None = None
+
+
+@click.command("reconcile")
+@click.option("--item", nargs=2, metavar="ITEM_TYPE ITEM_ID", help="Recount one item.")
+@click.option("--all", "every", is_flag=True, help="Recount every item.")
+@click.option("--repair", is_flag=True, help="Correct what is proven wrong.")
+@click.option("--stack", default="tallymark", show_default=True, envvar="TALLYMARK_STACK", help="The stack's name.")
+@click.option(
+    "--endpoint-url", envvar="AWS_ENDPOINT_URL", help="Of an emulator; the running local stack's if there is one."
+)
+@click.option("--aws", "on_aws", is_flag=True, help="The stack in the shell's AWS account, though a local stack runs.")
+@click.option("--state-home", envvar="XDG_STATE_HOME", type=click.Path(path_type=Path), hidden=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def reconcile_command(
+    item: tuple[str, str] | None,
+    every: bool,
+    repair: bool,
+    stack: str,
+    endpoint_url: str | None,
+    on_aws: bool,
+    state_home: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare counts with the likes that they come from.
+
+    Without --item or --all it tells what the daily run found. Exits with 1 if a count is wrong, or could not be judged
+    because it kept moving.
+    """
+    if item and every:
+        raise click.UsageError("--item and --all exclude each other")
+    if repair and not (item or every):
+        raise click.UsageError("say what to repair: --item ITEM_TYPE ITEM_ID, or --all")
+    endpoint = None if on_aws else endpoint_url or _local_endpoint(state_folder(state_home))
+    invoke = invoker(stack, endpoint)
+    if item:
+        answer = invoke(_event_of(*item, repair=repair))
+        show(answer, _item_text(answer), as_json=as_json)
+        wrong = answer["verdict"] != "exact" and not answer.get("repaired")
+    elif every:
+        run = _run_all(invoke, repair)
+        answer = {"checked": run.checked, "found": run.found, "open": run.open, "repair_refused": run.repair_refused}
+        show(answer, _run_text(run), as_json=as_json)
+        wrong = bool(run.open) or not all(found["repaired"] for found in run.found)
+    else:
+        answer = invoke({"report": True})
+        show(answer, _report_text(answer), as_json=as_json)
+        wrong = bool(answer.get("found"))
+    if wrong:
+        click.get_current_context().exit(1)
+
+
+def _run_all(invoke: Invoke, repair: bool) -> Run:
+    run = Run()
+    for piece in _pieces(invoke, repair):
+        run.checked += piece["checked"]
+        run.found += piece["found"]
+        run.open += piece["open"]
+        run.repair_refused = piece["repair_refused"]
+        _progress(f"{run.checked:,} items checked, {len(run.found):,} counted wrong, {len(run.open):,} still moving")
+    _progress("")
+    if len(run.open) <= _ASKED_AGAIN:
+        again, run.open = run.open, []
+        for entry in again:
+            answer = invoke(_event_of(entry["item_type"], entry["item_id"], repair=repair))
+            if answer["verdict"] == "drift":
+                run.found.append(answer)
+            elif answer["verdict"] != "exact":
+                run.open.append({**entry, "verdict": answer["verdict"]})
+    return run
+
+
+def _pieces(invoke: Invoke, repair: bool) -> Iterator[dict[str, Any]]:
+    cursor: str | None = None
+    while True:
+        piece = invoke({"all": True, "cursor": cursor, "repair": repair, "seconds": _PIECE_SECONDS})
+        yield piece
+        cursor = piece["cursor"]
+        if cursor is None:
+            return
+
+
+def _event_of(item_type: str, item_id: str, *, repair: bool) -> dict[str, Any]:
+    return {"item": {"item_type": item_type, "item_id": item_id}, "repair": repair}
+
+
+# --- what is shown --------------------------------------------------------------------------------------
+
+
+def _item_text(answer: Mapping[str, Any]) -> str:
+    name = f"{answer['item_type']} {answer['item_id']}"
+    if answer["verdict"] == "exact":
+        return f"{name}: exact, {sum(answer['counted'].values()):,}"
+    if answer["verdict"] == "drift":
+        return "\n".join([_found_text(answer), *_advice([answer], answer["repair_refused"])])
+    return f"{name}: not to be judged now, {_WHY[answer['verdict']]}; try again in a moment"
+
+
+def _run_text(run: Run) -> str:
+    head = f"{run.checked:,} items checked: {len(run.found):,} counted wrong"
+    lines = [head + (f", {len(run.open):,} not judged" if run.open else "")]
+    lines += [_found_text(found) for found in run.found]
+    lines += [f"{entry['item_type']} {entry['item_id']}: not judged, {_WHY[entry['verdict']]}" for entry in run.open]
+    return "\n".join(lines + _advice(run.found, run.repair_refused))
+
+
+def _advice(found: list[Any], refused: str | None) -> list[str]:
+    if refused:
+        return [f"Nothing was corrected: {refused}."]
+    left = [entry for entry in found if not entry["repaired"]]
+    return ["Nothing was changed; --repair corrects the counts."] if left else []
+
+
+def _found_text(found: Mapping[str, Any]) -> str:
+    parts = [
+        f"{reaction} counted {found['counted'].get(reaction, 0):,}, recorded {found['recorded'].get(reaction, 0):,}"
+        for reaction in found["drift"]
+    ]
+    repaired = ", corrected now" if found["repaired"] else ""
+    return f"{found['item_type']} {found['item_id']}: {'; '.join(parts)}; wrong since {found['since']}{repaired}"
+
+
+def _report_text(run: Mapping[str, Any]) -> str:
+    if not run:
+        return "The daily run has not begun yet; --all recounts every item now."
+    begun = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run["started_s"]))
+    ended = "" if run.get("done_s") else ", not ended yet"
+    lines = [
+        f"Daily run of {begun}{ended}: {run.get('checked', 0):,} items checked, {run.get('unchanged', 0):,} unchanged "
+        f"since they were found right, {len(run.get('found', [])):,} counted wrong"
+    ]
+    return "\n".join(lines + [_found_text(found) for found in run.get("found", [])])
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[2K{text}", nl=False, err=True)
+    elif text:
+        click.echo(text, err=True)
+
+
+# --- the function ---------------------------------------------------------------------------------------
+
+
+def _local_endpoint(folder: Path) -> str | None:
+    """Where the emulator of the running local stack answers."""
+    try:
+        return str(json.loads((folder / "local.json").read_bytes())["endpoint_url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def invoker(stack: str, endpoint_url: str | None) -> Invoke:
+    """Calls the reconciler of a stack, found by its outputs."""
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    # An emulator takes any keys; on AWS they are the shell's.
+    session = boto3.Session("test", "test", region_name="us-east-1") if endpoint_url else boto3.Session()
+    patient = Config(read_timeout=_READ_TIMEOUT_S, retries={"total_max_attempts": 1})
+
+    def invoke(event: dict[str, Any]) -> dict[str, Any]:
+        try:
+            cloudformation = session.client("cloudformation", endpoint_url=endpoint_url)
+            outputs = cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["Outputs"]
+            name = next(o["OutputValue"] for o in outputs if o["OutputKey"] == "ReconcilerFunction")
+            client = session.client("lambda", endpoint_url=endpoint_url, config=patient)
+            answer = client.invoke(FunctionName=name, Payload=json.dumps(event).encode())
+            body = json.loads(answer["Payload"].read())
+        except (BotoCoreError, ClientError, StopIteration, KeyError) as error:
+            where = endpoint_url or "AWS"
+            raise click.ClickException(f"no reconciler of a stack {stack} at {where}: {error}") from error
+        if answer.get("FunctionError"):
+            raise click.ClickException(f"the reconciler failed: {body.get('errorMessage', body)}")
+        return dict(body)
+
+    return invoke
