@@ -1,4 +1,5 @@
-"""The service as clients see it, once in this process and once as deployed functions.
+"""The service as clients see it, once in this process and once as deployed functions; in `jwt` and `iam` mode where
+a test asks for that.
 
 `--deployed-stack NAME` runs the suite against a stack that is deployed already (by `sam deploy`, say) and
 fed by `python -m infra.local pump`; AWS_ENDPOINT_URL tells where the emulator is.
@@ -9,8 +10,8 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from infra.local.emulator import Emulator, session
 from infra.local.pumping import feeding
 from infra.local.stack import Stack, local_parameters
 from infra.service_key import key_of
+from tests.e2e.issuer import AUDIENCE, Issuer
 
 PATIENCE_S = 15.0  # counts follow within 3 s, which tests/bench/load.py measures; a test waits for a busy machine too
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +40,7 @@ class Api:
     cache: Cache | None = None
     at_once: int = 25  # calls; an emulator starts a process for each that meets a function at work
     cors: bool = True
+    issuer: Issuer | None = None
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,41 +84,60 @@ def deployed_api(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --deployed-stack, the tests of that stack alone."""
     if config.getoption("--deployed-stack"):
-        left_out = [item for item in items if "in_process" in item.name]
-        items[:] = [item for item in items if "in_process" not in item.name]
+        not_there = ("in_process", "jwt-mode", "iam-mode")
+        left_out = [item for item in items if any(word in item.name for word in not_there)]
+        items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session", params=["in_process", "deployed"])
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    named = request.config.getoption("--deployed-stack")
-    make = _named if named else {"in_process": _in_process, "deployed": _deployed}[request.param]
-    with make(request, tmp_path_factory) as made, closing(made):
+    """The parameter is where the functions run, and after a colon the mode if it is not `open`."""
+    with _made(request, tmp_path_factory) as made, closing(made):
         yield made
 
 
+def _made(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> AbstractContextManager[Api]:
+    if request.config.getoption("--deployed-stack"):
+        return _named(request)
+    where, _, mode = request.param.partition(":")
+
+    def make(parameters: Mapping[str, str]) -> AbstractContextManager[Api]:
+        return _in_process(parameters) if where == "in_process" else _deployed(parameters, folders)
+
+    return _with_issuer(make) if mode == "jwt-mode" else make({"AuthMode": "iam"} if mode == "iam-mode" else {})
+
+
 @contextmanager
-def _in_process(_request: pytest.FixtureRequest, _folders: pytest.TempPathFactory) -> Iterator[Api]:
-    with Stack() as stack:
+def _with_issuer(make: Callable[[Mapping[str, str]], AbstractContextManager[Api]]) -> Iterator[Api]:
+    """In `jwt` mode, with an issuer that signs for the tests."""
+    with Issuer() as issuer, make({"AuthMode": "jwt", "JwtIssuer": issuer.url, "JwtAudience": AUDIENCE}) as api:
+        api.issuer = issuer
+        yield api
+
+
+@contextmanager
+def _in_process(parameters: Mapping[str, str]) -> Iterator[Api]:
+    with Stack(parameters=parameters) as stack:
         yield Api(stack.url, stack.service_key, stack.cache)
 
 
 @contextmanager
-def _deployed(_request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> Iterator[Api]:
+def _deployed(chosen: Mapping[str, str], folders: pytest.TempPathFactory) -> Iterator[Api]:
     """Functions deployed to an emulator that enforces IAM, and fed by Invoke."""
     home = folders.mktemp("deployed")
     with (
         Emulator(home=home, log=home / "emulator.log", auth=True) as emulator,
         Cache(home=home / "valkey", log=home / "valkey.log") as cache,
     ):
-        parameters = {**local_parameters(), "EndpointUrl": emulator.endpoint_url, "CacheUrl": cache.url}
+        parameters = {**local_parameters(), "EndpointUrl": emulator.endpoint_url, "CacheUrl": cache.url, **chosen}
         outputs = deploy(emulator.endpoint_url, "tallymark", parameters)
         with feeding("tallymark", emulator.endpoint_url):
             yield deployed_api(emulator.endpoint_url, "tallymark", outputs, cache, cors=True)
 
 
 @contextmanager
-def _named(request: pytest.FixtureRequest, _folders: pytest.TempPathFactory) -> Iterator[Api]:
+def _named(request: pytest.FixtureRequest) -> Iterator[Api]:
     """A stack that is deployed already. `sam deploy` alone gives an emulator no CORS: its CloudFormation drops it."""
     stack_name: str = request.config.getoption("--deployed-stack")
     endpoint_url = os.environ["AWS_ENDPOINT_URL"]
