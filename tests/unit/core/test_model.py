@@ -135,3 +135,4 @@ def test_a_total_hides_no_negative_count() -> None:
     count = Count({"like": 3, "👍": 0, "love": -1}, 0)
     assert count.total == 2
     assert count.above_zero == {"like": 3}
+    assert Count({"like": -1}, 0).total == -1

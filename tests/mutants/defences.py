@@ -1,0 +1,958 @@
+"""What keeps counts exact and callers apart, each with an edit that takes it away and tests that must notice.
+
+An edit replaces a text that stands in its file exactly once (`tests/unit/test_defences.py` holds the list to
+that). The mutated code still runs: what fails is what it does. The tests of a defence are as few as are sure to
+turn red, so that the whole list is run in minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """`old` becomes `new` in a file, named from the project's root."""
+
+    file: str
+    old: str
+    new: str
+
+    def apply(self, text: str) -> str:
+        """The text of the file with the edit made; ValueError unless `old` stands there exactly once."""
+        if (found := text.count(self.old)) != 1:
+            raise ValueError(f"{self.file} holds this text {found} times instead of once: {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Defence:
+    """`guards` says, in a sentence, what is there and what happens without it; `tests` are arguments of pytest."""
+
+    name: str
+    guards: str
+    edits: Sequence[Edit]
+    tests: Sequence[str]
+
+
+CORE = "layers/core/tallymark"
+AGGREGATION = f"{CORE}/aggregation.py"
+AUDIT = f"{CORE}/storage/audit.py"
+COUNTER_TABLE = f"{CORE}/storage/counter_table.py"
+COUNTS = f"{CORE}/counts.py"
+DYNAMODB = f"{CORE}/storage/dynamodb.py"
+EVENT_TABLE = f"{CORE}/storage/event_table.py"
+FOLD = f"{CORE}/fold.py"
+IDENTITY = f"{CORE}/identity.py"
+KEYS = f"{CORE}/storage/keys.py"
+LIKE_STREAM = f"{CORE}/storage/like_stream.py"
+LIKE_TABLE = f"{CORE}/storage/like_table.py"
+LIKES = f"{CORE}/likes.py"
+RECONCILIATION = f"{CORE}/reconciliation.py"
+SIGNING = f"{CORE}/signing.py"
+STREAMS = f"{CORE}/runtime/streams.py"
+TEMPLATE = "template.yaml"
+TOKENS = f"{CORE}/tokens.py"
+VALKEY = f"{CORE}/storage/valkey.py"
+
+EXACTNESS = "tests/integration/test_exactness.py"
+FOLDING = "tests/property/test_folding.py"
+HANDLERS = "tests/unit/test_handlers.py"
+KEYS_TESTS = "tests/property/test_keys.py"
+LIKE_TABLE_TESTS = "tests/integration/test_like_table.py"
+PARTIAL_ANSWERS = "tests/unit/core/test_partial_answers.py"
+RECONCILER_TESTS = "tests/integration/test_reconciler.py"
+ROWS = "tests/integration/test_counter_rows.py"
+STREAM_HANDLERS = "tests/unit/test_handlers_streams.py"
+TEMPLATE_TESTS = "tests/unit/test_template.py"
+TOKEN_TESTS = "tests/unit/core/test_tokens.py"
+VALKEY_TESTS = "tests/integration/test_valkey.py"
+
+# --- each record once ------------------------------------------------------------------------------------------
+
+FOLDED_ONCE = [
+    Defence(
+        "row-condition",
+        "A row takes a delta only if its mark is below it; else a repeat whose first reply was lost counts twice.",
+        [
+            Edit(COUNTER_TABLE, 'f"WHERE pk = ? AND sk = ? AND {fresh}"', '"WHERE pk = ? AND sk = ?"'),
+            Edit(
+                COUNTER_TABLE,
+                'floor = [] if row.mark is None else [{"B": _floor(delta)}]',
+                "floor: list[Any] = []",
+            ),
+        ],
+        [f"{EXACTNESS}::test_a_reply_that_was_lost_after_the_write_landed_changes_nothing"],
+    ),
+    Defence(
+        "row-insert",
+        "A new row is inserted, and one that another lane made meanwhile is read; else the delta is lost.",
+        [
+            Edit(
+                COUNTER_TABLE,
+                'if code == "DuplicateItem":\n            return Passed(None)',
+                'if code == "DuplicateItem":\n            return Added()',
+            )
+        ],
+        [f"{ROWS}::test_two_lanes_that_make_a_row_at_the_same_moment_are_both_counted"],
+    ),
+    Defence(
+        "statement-errors",
+        "Each statement of a batch has an error of its own; one that is not looked at loses its delta.",
+        [
+            Edit(
+                COUNTER_TABLE,
+                "if code in TRANSIENT_CODES:\n            return Deferred()",
+                "if code in TRANSIENT_CODES:\n            return Added()",
+            )
+        ],
+        [f"{EXACTNESS}::test_what_the_store_does_not_take_is_asked_for_again_from_its_first_record"],
+    ),
+    Defence(
+        "trim",
+        "What lies beyond the mark is counted; dropping the whole delta there loses it.",
+        [Edit(FOLD, "return Delta(self.counter, rest) if rest else None", "return None")],
+        [f"{EXACTNESS}::test_a_batch_that_is_cut_again_and_overlaps_counts_each_record_once"],
+    ),
+    Defence(
+        "trim-edge",
+        "The change at the mark itself is counted already; counting it again is one too many.",
+        [Edit(FOLD, "if change.sequence > mark.sequence)", "if change.sequence >= mark.sequence)")],
+        [f"{FOLDING}::test_what_lies_after_a_mark_is_what_the_mark_does_not_hold"],
+    ),
+    Defence(
+        "repeat-in-batch",
+        "A record that stands twice in one batch is folded once.",
+        [
+            Edit(
+                FOLD,
+                "by_counter: dict[Counter, dict[int, Change]] = {}",
+                "by_counter: dict[Counter, list[Change]] = {}",
+            ),
+            Edit(
+                FOLD,
+                "by_counter.setdefault(change.counter, {}).setdefault(change.sequence, change)",
+                "by_counter.setdefault(change.counter, []).append(change)",
+            ),
+            Edit(
+                FOLD,
+                "tuple(by_sequence[sequence] for sequence in sorted(by_sequence))",
+                "tuple(sorted(by_sequence, key=lambda change: change.sequence))",
+            ),
+        ],
+        [f"{FOLDING}::test_folding_knows_neither_order_nor_repeats"],
+    ),
+    Defence(
+        "zero-delta",
+        "A like and its removal add up to 0 and move the mark all the same; else half of them counts on a repeat.",
+        [Edit(AGGREGATION, "deltas = fold(changes)", "deltas = [delta for delta in fold(changes) if delta.amount]")],
+        [f"{EXACTNESS}::test_repeats_may_come_out_of_order"],
+    ),
+    Defence(
+        "mark-width",
+        "A mark holds the 40 digits that a sequence number may have; cut to 8 bytes it goes round.",
+        [
+            Edit(COUNTER_TABLE, "_SEQUENCE_BYTES = 17", "_SEQUENCE_BYTES = 8"),
+            Edit(COUNTER_TABLE, "return mark.sequence.to_bytes(", "return (mark.sequence % 2**64).to_bytes("),
+        ],
+        [f"{KEYS_TESTS}::test_the_byte_order_of_marks_is_the_order_of_sequence_numbers_up_to_40_digits"],
+    ),
+    Defence(
+        "mark-order",
+        "The bytes of marks are ordered as their numbers; as text, 9 stands above 10.",
+        [
+            Edit(COUNTER_TABLE, 'mark.sequence.to_bytes(_SEQUENCE_BYTES, "big")', "str(mark.sequence).encode()"),
+            Edit(
+                COUNTER_TABLE,
+                'int.from_bytes(packed[:_SEQUENCE_BYTES], "big"), int.from_bytes(packed[_SEQUENCE_BYTES:], "big")',
+                'int(packed[:-_TIME_BYTES]), int.from_bytes(packed[-_TIME_BYTES:], "big")',
+            ),
+        ],
+        [f"{EXACTNESS}::test_marks_keep_the_order_of_sequence_numbers_of_any_length"],
+    ),
+    Defence(
+        "mark-time",
+        "A mark carries the newest time folded into it; with the oldest it is pruned while repeats still come.",
+        [Edit(FOLD, "max(change.time_s for change in self.changes)", "min(change.time_s for change in self.changes)")],
+        [f"{STREAM_HANDLERS}::test_a_delta_knows_the_newest_time_and_the_last_number"],
+    ),
+    Defence(
+        "prune-age",
+        "A mark stays 48 hours, twice as long as its stream; pruned after one, a repeat finds none and counts again.",
+        [Edit(FOLD, "PRUNE_AFTER_S = 48 * 3600", "PRUNE_AFTER_S = 3600")],
+        [f"{ROWS}::test_a_mark_stays_while_its_stream_can_repeat_what_it_covers"],
+    ),
+    Defence(
+        "prune-by-change",
+        "A mark is as old as the newest change folded into it; with the age of its shard it is pruned while in use.",
+        [
+            Edit(
+                COUNTER_TABLE,
+                '{"N": str(delta.amount)}, {"B": pack_mark(delta.mark)}',
+                '{"N": str(delta.amount)}, {"B": pack_mark(Mark(delta.mark.sequence, int(lane.id[8:28]) // 1000))}',
+            )
+        ],
+        [f"{ROWS}::test_a_mark_stays_while_its_stream_can_repeat_what_it_covers"],
+    ),
+    Defence(
+        "prune-unmoved",
+        "Only the value that was seen to be old is pruned; else a mark that its lane moves in between is lost.",
+        [
+            Edit(COUNTER_TABLE, 'unmoved = "".join(f" AND #{alias} = :{alias}" for alias in old)', 'unmoved = ""'),
+            Edit(
+                COUNTER_TABLE,
+                '                        **{f":{alias}": {"B": packed} for alias, (_, packed) in old.items()},\n',
+                "",
+            ),
+        ],
+        [f"{ROWS}::test_a_mark_that_its_lane_moves_is_not_pruned"],
+    ),
+    Defence(
+        "prune-condition",
+        "The write that prunes has the condition of every other; else two deliveries at the same moment count twice.",
+        [Edit(COUNTER_TABLE, "OR #mark < :first)", "OR #mark <> :first)")],
+        [f"{ROWS}::test_a_write_that_prunes_counts_nothing_that_another_delivery_has_counted_meanwhile"],
+    ),
+    Defence(
+        "stale-limit",
+        "What is over 36 hours old is not judged by a mark that may be gone; at 72 it would count again.",
+        [Edit(FOLD, "STALE_AFTER_S = 36 * 3600", "STALE_AFTER_S = 72 * 3600")],
+        [f"{STREAM_HANDLERS}::test_an_old_record_is_parked_and_says_whether_it_can_be_judged"],
+    ),
+    Defence(
+        "stale-counted",
+        "An old record that its mark covers was counted in its time; parked, it would be counted by the consumer too.",
+        [
+            Edit(
+                AGGREGATION,
+                "if mark is not None and change.sequence <= mark.sequence:\n            continue",
+                "if mark is None and not row_exists and change.sequence < 0:\n            continue",
+            )
+        ],
+        [f"{EXACTNESS}::test_old_records_that_were_counted_in_their_time_are_not_counted_again"],
+    ),
+    Defence(
+        "undecidable",
+        "Whether a record over 48 hours old was counted cannot be told once marks are pruned; guessing counts twice.",
+        [
+            Edit(
+                AGGREGATION,
+                "decidable = mark is not None or not row_exists or not is_prunable(Mark(0, change.time_s), now_s)",
+                "decidable = True",
+            )
+        ],
+        [f"{STREAM_HANDLERS}::test_an_old_record_is_parked_and_says_whether_it_can_be_judged"],
+    ),
+    Defence(
+        "modify",
+        "A record that changes neither a like nor its absence changes no count.",
+        [Edit(LIKE_STREAM, '"MODIFY": 0}', '"MODIFY": 1}')],
+        [f"{FOLDING}::test_a_record_that_changes_no_like_changes_no_count"],
+    ),
+    Defence(
+        "negative-rows",
+        "A row may be negative, because a like and its removal meet in two lanes; clamped, the sum is too high.",
+        [Edit(COUNTER_TABLE, '+ int(item["n"]["N"])', '+ max(0, int(item["n"]["N"]))')],
+        [f"{ROWS}::test_a_like_and_its_removal_in_two_lanes_add_up_to_nothing"],
+    ),
+    Defence(
+        "negative-counts",
+        "A count below 0 is shown and raises an alarm; a 0 would hide the fault and swallow the next like.",
+        [
+            Edit(
+                f"{CORE}/model.py",
+                "return sum(self.by_reaction.values())",
+                "return max(0, sum(self.by_reaction.values()))",
+            )
+        ],
+        ["tests/unit/core/test_model.py::test_a_total_hides_no_negative_count"],
+    ),
+]
+
+# --- lanes -----------------------------------------------------------------------------------------------------
+
+LANES = [
+    Defence(
+        "fixed-rows",
+        "A lane keeps the number of rows of its creation; by today's number it would not find its marks again.",
+        [
+            Edit(
+                FOLD,
+                "rows = next(rows for since_ms, rows in reversed(counter_rows) if since_ms <= created_ms)",
+                "rows = counter_rows[-1][1]",
+            )
+        ],
+        [f"{STREAM_HANDLERS}::test_a_lane_keeps_the_number_of_rows_of_the_time_that_it_was_created"],
+    ),
+    Defence(
+        "lane-unknown",
+        "A batch that names no shard fails; folded under one name, lanes would trim each other's changes away.",
+        [Edit(STREAMS, "if not shard_id:", "if not shard_id and event is None:")],
+        [f"{STREAM_HANDLERS}::test_an_event_that_names_no_shard_counts_nothing_and_fails"],
+    ),
+    Defence(
+        "window",
+        "Only a tumbling window's envelope tells the shard; without one every batch would fail.",
+        [Edit(TEMPLATE, "            TumblingWindowInSeconds: 300\n", "")],
+        [f"{TEMPLATE_TESTS}::test_the_stream_is_delivered_as_exact_counting_needs_it"],
+    ),
+    Defence(
+        "factor-1",
+        "Batches of one shard come one after the other; side by side, a mark passes changes that are still to come.",
+        [Edit(TEMPLATE, "ParallelizationFactor: 1", "ParallelizationFactor: 2")],
+        [f"{TEMPLATE_TESTS}::test_the_stream_is_delivered_as_exact_counting_needs_it"],
+    ),
+    Defence(
+        "factor-1-local",
+        "The pump of the local stack refuses what it cannot deliver in order.",
+        [
+            Edit(
+                "infra/local/mapping.py",
+                'if int(properties.get("ParallelizationFactor", 1)) != 1:',
+                'if int(properties.get("ParallelizationFactor", 1)) < 1:',
+            )
+        ],
+        ["tests/unit/local/test_mapping.py::test_more_than_one_batch_of_a_shard_at_a_time_is_refused"],
+    ),
+    Defence(
+        "retry-forever",
+        "Lambda never gives a batch up; after three tries an outage of a minute would lose it.",
+        [Edit(TEMPLATE, "MaximumRetryAttempts: -1", "MaximumRetryAttempts: 3")],
+        [f"{TEMPLATE_TESTS}::test_the_stream_is_delivered_as_exact_counting_needs_it"],
+    ),
+    Defence(
+        "record-age",
+        "No record grows too old to be delivered; with a limit, a long outage would lose the oldest.",
+        [Edit(TEMPLATE, "MaximumRecordAgeInSeconds: -1", "MaximumRecordAgeInSeconds: 3600")],
+        [f"{TEMPLATE_TESTS}::test_the_stream_is_delivered_as_exact_counting_needs_it"],
+    ),
+    Defence(
+        "partial-batch",
+        "Lambda reads which record was not counted; else a response that names one counts as success.",
+        [
+            Edit(
+                TEMPLATE,
+                "MaximumRecordAgeInSeconds: -1\n            FunctionResponseTypes: [ReportBatchItemFailures]\n",
+                "MaximumRecordAgeInSeconds: -1\n",
+            )
+        ],
+        [f"{TEMPLATE_TESTS}::test_the_stream_is_delivered_as_exact_counting_needs_it"],
+    ),
+    Defence(
+        "partial-messages",
+        "The queue keeps the parked records that were not settled; else one batch's answer deletes them all.",
+        [
+            Edit(
+                TEMPLATE,
+                "            BatchSize: 10\n            FunctionResponseTypes: [ReportBatchItemFailures]\n",
+                "            BatchSize: 10\n",
+            )
+        ],
+        [f"{PARTIAL_ANSWERS}::test_both_mappings_take_partial_answers"],
+    ),
+    Defence(
+        "from-the-beginning",
+        "The mapping begins at the oldest record; at the newest, likes made while it was set up would be missed.",
+        [Edit(TEMPLATE, "StartingPosition: TRIM_HORIZON", "StartingPosition: LATEST")],
+        [f"{TEMPLATE_TESTS}::test_the_stream_is_delivered_as_exact_counting_needs_it"],
+    ),
+    Defence(
+        "event-filter",
+        "Inserts and removals pass the filter; without removals no count would ever fall.",
+        [Edit(TEMPLATE, """'{"eventName":["INSERT","REMOVE"]}'""", """'{"eventName":["INSERT"]}'""")],
+        [f"{TEMPLATE_TESTS}::test_the_stream_is_delivered_as_exact_counting_needs_it"],
+    ),
+    Defence(
+        "lowest-failed",
+        "Lambda delivers from the lowest record that was not counted; from a higher one, those before it are lost.",
+        [
+            Edit(
+                AGGREGATION,
+                "failed = min((delta.first_sequence for delta in undone), default=None)",
+                "failed = max((delta.first_sequence for delta in undone), default=None)",
+            )
+        ],
+        [f"{STREAM_HANDLERS}::test_of_several_records_that_could_not_be_written_the_first_is_named"],
+    ),
+]
+
+# --- parked records --------------------------------------------------------------------------------------------
+
+PARKED = [
+    Defence(
+        "parking-first",
+        "What cannot be counted is in the queue before a mark moves past it; else a crash in between loses it.",
+        [
+            Edit(AGGREGATION, "    if parked:\n        parking.put(parked)\n", ""),
+            Edit(AGGREGATION, "    failed = min(", "    if parked:\n        parking.put(parked)\n    failed = min("),
+        ],
+        [f"{STREAM_HANDLERS}::test_nothing_is_counted_before_what_must_be_parked_is_safe"],
+    ),
+    Defence(
+        "held-back",
+        "A record once parked as unreadable stays with the consumer; folded by a later version, it counts twice.",
+        [Edit(AGGREGATION, "if known and sequence_number(record) in known:", "if record in ():")],
+        [f"{STREAM_HANDLERS}::test_a_record_parked_before_a_deployment_and_read_after_it_counts_once"],
+    ),
+    Defence(
+        "held-before-parked",
+        "A record is held back before it is parked; else a crash in between lets the next version fold it as well.",
+        [
+            Edit(
+                AGGREGATION,
+                "    if unheld := {number for p in parked if (number := sequence_number(p.record))} - known:\n"
+                "        held.hold(lane.id, unheld, now_s)\n",
+                "",
+            ),
+            Edit(
+                AGGREGATION,
+                "        parking.put(parked)\n",
+                "        parking.put(parked)\n"
+                "    if unheld := {number for p in parked if (number := sequence_number(p.record))} - known:\n"
+                "        held.hold(lane.id, unheld, now_s)\n",
+            ),
+        ],
+        [f"{STREAM_HANDLERS}::test_a_record_parked_before_a_deployment_and_read_after_it_counts_once"],
+    ),
+    Defence(
+        "newest-held",
+        "Which records are held back is read consistently; an older answer would let one be folded.",
+        [
+            Edit(
+                EVENT_TABLE,
+                'Key={"pk": {"S": keys.held_key(lane_id)}}, ConsistentRead=True',
+                'Key={"pk": {"S": keys.held_key(lane_id)}}',
+            )
+        ],
+        [f"{PARTIAL_ANSWERS}::test_what_must_be_the_newest_is_read_consistently"],
+    ),
+    Defence(
+        "queue-refusals",
+        "A record that the queue refuses within a batch that it takes is not parked; the batch fails.",
+        [
+            Edit(
+                f"{CORE}/storage/parked_queue.py",
+                'if failed := answer.get("Failed"):',
+                'if failed := answer.get("failed"):',
+            )
+        ],
+        [f"{PARTIAL_ANSWERS}::test_a_record_that_the_queue_refuses_is_not_parked"],
+    ),
+    Defence(
+        "claim",
+        "A parked record is claimed before it is counted; else two deliveries by the queue count twice.",
+        [Edit(EVENT_TABLE, '                                "ConditionExpression": "attribute_not_exists(pk)",\n', "")],
+        [f"{EXACTNESS}::test_old_records_are_counted_once_through_the_queue"],
+    ),
+    Defence(
+        "claim-with-count",
+        "Claim and count are one transaction; in two calls, a crash between them leaves a claim that counted nothing.",
+        [
+            Edit(
+                EVENT_TABLE,
+                "self._client.transact_write_items(\n                    TransactItems=[",
+                "for alone in (\n                    [",
+            ),
+            Edit(
+                EVENT_TABLE,
+                "                    ]\n                )\n            except",
+                "                    ]\n                ):\n"
+                "                    self._client.transact_write_items(TransactItems=[alone])\n            except",
+            ),
+        ],
+        [f"{ROWS}::test_a_consumer_that_dies_has_counted_once_when_its_record_comes_again"],
+    ),
+]
+
+# --- repair ----------------------------------------------------------------------------------------------------
+
+REPAIR = [
+    Defence(
+        "correction-condition",
+        "A correction is added only to the row that was seen; else two that correct the same correct it twice.",
+        [
+            Edit(
+                AUDIT,
+                'untouched = "attribute_not_exists(n)" if seen is None else "n = :seen"',
+                'untouched = "(attribute_exists(pk) OR attribute_not_exists(pk))"\n'
+                "        if seen is not None:\n"
+                '            untouched = "(n = :seen OR n <> :seen)"',
+            )
+        ],
+        [f"{RECONCILER_TESTS}::test_two_that_correct_the_same_at_once_correct_it_once"],
+    ),
+    Defence(
+        "repair-on-request",
+        "A difference is reported; it is corrected only when somebody asks for it.",
+        [Edit(RECONCILIATION, "repaired = repair and all(", "repaired = all(")],
+        [f"{RECONCILER_TESTS}::test_drift_is_reported_and_left_as_it_is"],
+    ),
+    Defence(
+        "two-looks",
+        "Drift is what two looks show alike; by one alone, a like that is being made is corrected away.",
+        [Edit(RECONCILIATION, "if not second.same_as(first) or seen.too_many:", "if seen.too_many:")],
+        [f"{RECONCILER_TESTS}::test_an_item_that_moves_between_the_looks_is_left_alone"],
+    ),
+    Defence(
+        "empty-stream",
+        "What is in the stream beyond the mark is still to be counted; corrected before, it counts twice.",
+        [
+            Edit(
+                RECONCILIATION,
+                "if not all(second.rows.holds(lane, counter, n) for (lane, counter), n in seen.newest.items()):",
+                "if second.rows is None:",
+            )
+        ],
+        [f"{RECONCILER_TESTS}::test_a_like_on_its_way_through_the_stream_is_no_drift_however_long_it_takes"],
+    ),
+    Defence(
+        "index-behind",
+        "An index may be behind the records; what it does not show yet is no like too many.",
+        [
+            Edit(
+                RECONCILIATION,
+                "if second.indexed != {like for like, stands in seen.standing.items() if stands}:",
+                "if second.indexed is None:",
+            )
+        ],
+        [f"{RECONCILER_TESTS}::test_a_like_that_the_index_does_not_show_yet_is_no_drift"],
+    ),
+    Defence(
+        "parked-waits",
+        "A parked record will be counted by its consumer; corrected before, it counts twice.",
+        [Edit(RECONCILIATION, "waits = parked()", "waits = parked() is None")],
+        [f"{RECONCILER_TESTS}::test_a_parked_record_is_waited_for"],
+    ),
+]
+
+# --- likes -----------------------------------------------------------------------------------------------------
+
+LIKE_RECORDS = [
+    Defence(
+        "like-condition",
+        "A like is put on condition that there is none; else a repeat takes the first one's place and time.",
+        [
+            Edit(
+                LIKE_TABLE,
+                '                    ConditionExpression="attribute_not_exists(pk)",\n'
+                '                    ReturnValuesOnConditionCheckFailure="ALL_OLD",\n',
+                "",
+            )
+        ],
+        [f"{LIKE_TABLE_TESTS}::test_a_repeated_like_keeps_the_first_time"],
+    ),
+    Defence(
+        "unlike-condition",
+        "A like is removed on condition that it is there; else a second removal says that it changed something.",
+        [Edit(LIKE_TABLE, 'Key=_key(key), ConditionExpression="attribute_exists(pk)"', "Key=_key(key)")],
+        [f"{LIKE_TABLE_TESTS}::test_a_second_unlike_changes_nothing"],
+    ),
+    Defence(
+        "own-stamp",
+        "Who finds the own stamp made the like, though the reply was lost; else nobody is told that it changed.",
+        [Edit(LIKES, "changed=standing.stamp == mine.stamp", "changed=standing is mine")],
+        [f"{LIKE_TABLE_TESTS}::test_a_like_whose_reply_was_lost_says_that_it_changed_something"],
+    ),
+    Defence(
+        "stamp-not-time",
+        "Two likes of one millisecond have two stamps; by the time alone both would say that they changed something.",
+        [Edit(LIKES, "changed=standing.stamp == mine.stamp", "changed=standing.stamp.ms == mine.stamp.ms")],
+        ["tests/unit/core/test_likes.py::test_the_first_like_changes_and_a_repeat_gives_the_first_time"],
+    ),
+    Defence(
+        "own-stamp-in-batch",
+        "After a batch that was sent twice, own likes are looked for; else its answer says that nothing changed.",
+        [Edit(LIKE_TABLE, 'if answer["ResponseMetadata"]["RetryAttempts"]:', 'if "Error" in answer:')],
+        [f"{LIKE_TABLE_TESTS}::test_a_batch_whose_reply_was_lost_says_what_it_changed"],
+    ),
+    Defence(
+        "batch-order",
+        "Operations on one like take turns; in one call the store would take them in any order, or refuse them.",
+        [Edit(LIKES, "turns[seen[operation.key]].append(i)", "turns[0].append(i)")],
+        ["tests/unit/core/test_likes.py::test_a_batch_ends_as_its_operations_one_after_the_other"],
+    ),
+    Defence(
+        "batch-errors",
+        "A statement that was not taken is an error of that operation; passed over, it says that all is done.",
+        [Edit(LIKE_TABLE, 'return Unavailable(f"the store did not take this operation: {code}")', "return False")],
+        [f"{PARTIAL_ANSWERS}::test_a_statement_that_the_store_refuses_fails_its_operation"],
+    ),
+    Defence(
+        "unprocessed",
+        "Keys that come back unprocessed are asked for again; else likes that are there seem not to be.",
+        [
+            Edit(
+                DYNAMODB,
+                "        if not rest:\n            return found\n",
+                "        if not rest or found:\n            return found\n",
+            )
+        ],
+        [f"{LIKE_TABLE_TESTS}::test_keys_that_come_back_unprocessed_are_fetched"],
+    ),
+    Defence(
+        "own-writes",
+        "A person's own likes are read consistently; else a like just made may seem not to be there.",
+        [Edit(LIKE_TABLE, "[_key(key) for key in part], consistent=True)", "[_key(key) for key in part])")],
+        [f"{PARTIAL_ANSWERS}::test_what_must_be_the_newest_is_read_consistently"],
+    ),
+    Defence(
+        "newest-marks",
+        "Marks are read consistently before an old record is judged; an older mark would count it again.",
+        [
+            Edit(
+                COUNTER_TABLE,
+                "batch_get(self._client, self._table, part, consistent=True)",
+                "batch_get(self._client, self._table, part)",
+            )
+        ],
+        [f"{PARTIAL_ANSWERS}::test_what_must_be_the_newest_is_read_consistently"],
+    ),
+    Defence(
+        "escape",
+        "An id is escaped before it stands between separators; else one item's reactions are read with another's.",
+        [Edit(KEYS, "return text.replace(_SEPARATOR, _ESCAPED)", "return text")],
+        [f"{KEYS_TESTS}::test_a_target_prefix_begins_the_keys_of_that_target_alone"],
+    ),
+    Defence(
+        "nfc",
+        "Ids are brought into one spelling; else one person likes twice, by two spellings of one name.",
+        [
+            Edit(
+                f"{CORE}/identifiers.py",
+                'text = raw if raw.isascii() else unicodedata.normalize("NFC", raw)',
+                "text = raw",
+            )
+        ],
+        ["tests/unit/core/test_identifiers.py::test_an_id_is_taken_in_its_one_spelling"],
+    ),
+]
+
+# --- reading ---------------------------------------------------------------------------------------------------
+
+READING = [
+    Defence(
+        "unknown-is-null",
+        "A count that could not be had is null; a 0 would be believed.",
+        [
+            Edit(
+                "functions/read_api/app.py",
+                '"count": None if found is None else found.total',
+                '"count": 0 if found is None else found.total',
+            )
+        ],
+        [f"{HANDLERS}::test_a_count_that_cannot_be_had_is_503_alone_and_null_among_many_never_0"],
+    ),
+    Defence(
+        "busy-is-unknown",
+        "Rows that the store does not give are unknown, and no empty sum.",
+        [
+            Edit(
+                COUNTER_TABLE,
+                "            except Unavailable:\n                return None\n",
+                "            except Unavailable:\n                return Count({}, self._now_ms())\n",
+            )
+        ],
+        [f"{PARTIAL_ANSWERS}::test_a_count_that_the_store_does_not_give_is_unknown"],
+    ),
+    Defence(
+        "all-pages",
+        "A sum goes on to the last page of rows; the first alone holds 1 MB of them.",
+        [
+            Edit(
+                COUNTER_TABLE,
+                'if "LastEvaluatedKey" not in answer:\n                return Count(',
+                'if answer["Items"] or "LastEvaluatedKey" not in answer:\n                return Count(',
+            )
+        ],
+        [f"{PARTIAL_ANSWERS}::test_a_count_is_the_sum_of_all_pages"],
+    ),
+    Defence(
+        "cache-token",
+        "A value goes into the cache only over an older reading; else a slow read ends above a newer one.",
+        [Edit(VALKEY, "if known and tonumber(known) >= tonumber(ARGV[2]) then return 0 end\n", "")],
+        [f"{VALKEY_TESTS}::test_a_slow_read_never_overwrites_a_newer_one"],
+    ),
+    Defence(
+        "cache-lease",
+        "One caller refreshes a count while the others wait or see the old one; else a herd reads the rows.",
+        [
+            Edit(
+                VALKEY, "if known[4] and now_ms < tonumber(known[4]) then return {known[1] or '', age_ms, ''} end\n", ""
+            )
+        ],
+        [f"{VALKEY_TESTS}::test_one_caller_refreshes_and_the_others_see_it"],
+    ),
+    Defence(
+        "cache-in-process",
+        "A process never goes back behind a count that it has shown.",
+        [
+            Edit(
+                COUNTS, "newer = count if known is None or known.as_of_ms <= count.as_of_ms else known", "newer = count"
+            )
+        ],
+        ["tests/unit/core/test_counts.py::test_an_older_count_never_overwrites_a_newer_one_in_the_process"],
+    ),
+    Defence(
+        "limit-script",
+        "Counting and taking are one script; in two steps, calls at the same moment pass the limit.",
+        [
+            Edit(
+                VALKEY,
+                "answers = self._server.run(_TAKE, calls)",
+                "answers = []\n"
+                "        for key, (number, most, _) in calls:\n"
+                "            granted = max(0, min(number, most - self._server.call(lambda client: client.llen(key))))\n"
+                "            stamps = [time.time_ns() // 1000] * granted\n"
+                "            if stamps:\n"
+                "                self._server.call(lambda client: client.rpush(key, *stamps))\n"
+                "            answers.append((granted, 0))",
+            )
+        ],
+        [f"{VALKEY_TESTS}::test_a_window_allows_its_limit_and_no_call_more_under_concurrency"],
+    ),
+    Defence(
+        "limit-window",
+        "The window slides: a call is forgotten when it is out of it, and not a moment before.",
+        [
+            Edit(
+                f"{CORE}/limits.py",
+                "while log and log[0] <= now - window_s:",
+                "while log and log[0] <= now - window_s / 2:",
+            )
+        ],
+        ["tests/property/test_limits.py::test_no_window_ever_holds_more_than_the_limit"],
+    ),
+]
+
+# --- who may do what -------------------------------------------------------------------------------------------
+
+CALLERS = [
+    Defence(
+        "cursor-signature",
+        "A cursor is signed; else anyone makes one, and reads on in any list from anywhere.",
+        [
+            Edit(
+                SIGNING,
+                "genuine = hmac.compare_digest(signature, _signature(key, payload, context))",
+                "genuine = len(signature) == _SIGNATURE_BYTES",
+            )
+        ],
+        ["tests/property/test_cursors.py::test_any_altered_byte_is_refused"],
+    ),
+    Defence(
+        "cursor-context",
+        "A cursor belongs to its list; else one of another person's list is taken here.",
+        [Edit(SIGNING, "+ payload + context.encode()", "+ payload")],
+        [f"{HANDLERS}::test_a_cursor_belongs_to_its_list_and_filters"],
+    ),
+    Defence(
+        "key-purpose",
+        "Each purpose has its own key; else a cursor is an anonymous person's proof.",
+        [
+            Edit(
+                SIGNING,
+                "hmac.new(secret.encode(), purpose.encode(), hashlib.sha256)",
+                'hmac.new(secret.encode(), b"", hashlib.sha256)',
+            )
+        ],
+        ["tests/property/test_cursors.py::test_a_signature_for_one_purpose_is_worth_nothing_for_another"],
+    ),
+    Defence(
+        "anonymous-token",
+        "An anonymous person proves the id by its signature; else anybody is anybody.",
+        [
+            Edit(
+                IDENTITY,
+                "user_id = open_signed(_anonymous_key(secret()), token)",
+                "user_id = open_signed(_anonymous_key(secret()), token) or token.encode(errors='replace')",
+            )
+        ],
+        ["tests/unit/core/test_identity.py::test_a_forged_anonymous_token_is_refused"],
+    ),
+    Defence(
+        "service-key",
+        "The whole service key is compared; else its beginning is enough.",
+        [
+            Edit(
+                IDENTITY,
+                "if not hmac.compare_digest(sent.encode(), genuine.encode()):",
+                "if not genuine.startswith(sent):",
+            )
+        ],
+        ["tests/unit/core/test_identity.py::test_a_wrong_service_key_is_refused"],
+    ),
+    Defence(
+        "service-key-mode",
+        "The service key counts in open mode alone; outside it, services have tokens or signatures.",
+        [Edit(IDENTITY, 'if mode == "open" and SERVICE_KEY_HEADER in headers:', "if SERVICE_KEY_HEADER in headers:")],
+        ["tests/unit/core/test_identity.py::test_the_service_key_is_worth_nothing_outside_open_mode"],
+    ),
+    Defence(
+        "iam-signature",
+        "In iam mode a caller without a signature is nobody; believed, the whole API is open.",
+        [Edit(IDENTITY, 'if not authorizer.get("iam"):', 'if authorizer.get("iam") is False:')],
+        ["tests/unit/core/test_identity.py::test_an_unsigned_request_is_no_service_in_iam_mode"],
+    ),
+    Defence(
+        "service-scope",
+        "The service scope is one whole word of the token's; as a part of another, anybody's scope would do.",
+        [Edit(IDENTITY, "if SERVICE_SCOPE in _scopes(claims):", "if SERVICE_SCOPE in str(_scopes(claims)):")],
+        ["tests/unit/core/test_identity.py::test_a_scope_that_only_looks_alike_makes_no_service"],
+    ),
+    Defence(
+        "token-signature",
+        "A token is signed by the issuer's key; else anybody writes one.",
+        [
+            Edit(
+                TOKENS,
+                "any(is_signed(signed, signature, key, algorithm) for key in",
+                "any(signature and key for key in",
+            )
+        ],
+        [f"{TOKEN_TESTS}::test_the_signature_of_one_token_is_worth_nothing_under_another"],
+    ),
+    Defence(
+        "token-algorithm",
+        "A token is signed by RSA; by `none`, or with the public key as a secret, anybody signs.",
+        [
+            Edit(
+                TOKENS,
+                "if not isinstance(algorithm, str) or algorithm not in _ALGORITHMS:",
+                "if not isinstance(algorithm, str):",
+            ),
+            Edit(
+                TOKENS,
+                "    length = (key.modulus.bit_length() + 7) // 8\n",
+                "    if algorithm not in _ALGORITHMS:\n        return True\n"
+                "    length = (key.modulus.bit_length() + 7) // 8\n",
+            ),
+        ],
+        [f"{TOKEN_TESTS}::test_a_token_that_is_not_signed_with_rsa_is_refused"],
+    ),
+    Defence(
+        "token-key",
+        "A token is signed by the key that it names; any other of the issuer's may be for something else.",
+        [Edit(TOKENS, "named = [key for key in keys if key.key_id == key_id]", "named = list(keys)")],
+        [f"{TOKEN_TESTS}::test_the_key_must_be_the_one_that_is_named"],
+    ),
+    Defence(
+        "key-exponent",
+        "A key has an exponent of 3 or more; with 1, every text is its own signature.",
+        [Edit(TOKENS, "and 3 <= exponent < 1", "and 1 <= exponent < 1")],
+        [f"{TOKEN_TESTS}::test_a_key_that_is_unsound_or_for_something_else_is_not_used"],
+    ),
+    Defence(
+        "token-issuer",
+        "A token is of this deployment's issuer.",
+        [Edit(TOKENS, 'if claims.get("iss") != issuer:', 'if "iss" not in claims:')],
+        [f"{TOKEN_TESTS}::test_claims_that_do_not_hold_are_refused"],
+    ),
+    Defence(
+        "token-audience",
+        "A token is meant for this API; one for another of the issuer's is refused.",
+        [Edit(TOKENS, "if audience not in _audiences(claims):", "if _audiences(claims) == [None]:")],
+        [f"{TOKEN_TESTS}::test_claims_that_do_not_hold_are_refused"],
+    ),
+    Defence(
+        "token-expiry",
+        "A token ends when it says so; else one that was stolen is good for ever.",
+        [Edit(TOKENS, "if expires is None or expires <= now_s:", "if expires is None:")],
+        [f"{TOKEN_TESTS}::test_claims_that_do_not_hold_are_refused"],
+    ),
+    Defence(
+        "token-beginning",
+        "A token is not good before it says so.",
+        [Edit(TOKENS, "if begins is not None and begins > now_s + LEEWAY_S:", "if begins is not None and begins < 0:")],
+        [f"{TOKEN_TESTS}::test_claims_that_do_not_hold_are_refused"],
+    ),
+    Defence(
+        "headers",
+        "Every answer forbids to keep, sniff or frame it; else a cache between serves one person's likes to another.",
+        [
+            Edit(
+                f"{CORE}/runtime/http.py",
+                'return {**answer, "headers": {**GUARDS, **answer["headers"]}}',
+                "return answer",
+            )
+        ],
+        ["tests/unit/test_headers.py::test_every_operation_guards_its_answer_and_its_refusal"],
+    ),
+    Defence(
+        "own-id",
+        "A person whose id is proven acts for that id; else for everybody.",
+        [
+            Edit(
+                IDENTITY,
+                "actor.user_id is None or actor.user_id == user_id",
+                "actor.user_id is None or bool(user_id)",
+            )
+        ],
+        [f"{HANDLERS}::test_with_a_token_the_user_id_may_be_left_out_and_must_be_its_own"],
+    ),
+    Defence(
+        "own-list",
+        "Outside open mode a person's list is for that person and for services.",
+        [
+            Edit(
+                "functions/read_api/app.py",
+                'if wiring.settings().auth_mode != "open" and not may_act_for(call.actor, user_id):',
+                'if wiring.settings().auth_mode == "never" and not may_act_for(call.actor, user_id):',
+            )
+        ],
+        [f"{HANDLERS}::test_a_persons_liked_list_is_for_that_person_and_services_outside_open_mode"],
+    ),
+    Defence(
+        "liked-at",
+        "Only a service says when something was liked; else anybody stands first in any list.",
+        [Edit(f"{CORE}/runtime/requests.py", "if liked_at is not None and not actor.service:", "if liked_at == 0:")],
+        [f"{HANDLERS}::test_only_a_service_may_say_when_it_was_liked"],
+    ),
+    Defence(
+        "limit-exemption",
+        "A service alone is exempt from the limit.",
+        [
+            Edit(
+                f"{CORE}/runtime/guard.py",
+                "if not actor.service:",
+                "if not actor.service and actor.user_id is not None:",
+            )
+        ],
+        [f"{HANDLERS}::test_over_the_limit_every_write_answers_429_with_retry_after"],
+    ),
+    Defence(
+        "closed-by-default",
+        "Who deploys without choosing publishes no open API.",
+        [Edit(TEMPLATE, "    Default: iam\n", "    Default: open\n")],
+        [f"{TEMPLATE_TESTS}::test_settings_can_be_read_from_the_defaults"],
+    ),
+    Defence(
+        "signed-routes",
+        "In iam mode the gateway asks for a signature on every route but the public ones.",
+        [
+            Edit(
+                TEMPLATE,
+                "      RouteKey: POST /v1/like\n      Target: !Sub integrations/${WriteApiIntegration}\n"
+                "      AuthorizationType: !If [UsesIam, AWS_IAM, NONE]\n",
+                "      RouteKey: POST /v1/like\n      Target: !Sub integrations/${WriteApiIntegration}\n"
+                "      AuthorizationType: NONE\n",
+            )
+        ],
+        [f"{TEMPLATE_TESTS}::test_in_iam_mode_the_gateway_wants_a_signature_where_the_document_says_so"],
+    ),
+    Defence(
+        "count-writers",
+        "Only the functions that count or correct may write counters; a bug elsewhere cannot reach them.",
+        [
+            Edit(
+                TEMPLATE,
+                'Action: ["dynamodb:GetItem", "dynamodb:Query"]\n                Resource: !GetAtt CountersTable.Arn',
+                'Action: ["dynamodb:GetItem", "dynamodb:Query", "dynamodb:UpdateItem"]\n'
+                "                Resource: !GetAtt CountersTable.Arn",
+            )
+        ],
+        [f"{TEMPLATE_TESTS}::test_only_those_that_count_or_correct_may_write_counters"],
+    ),
+]
+
+DEFENCES: list[Defence] = [*FOLDED_ONCE, *LANES, *PARKED, *REPAIR, *LIKE_RECORDS, *READING, *CALLERS]
