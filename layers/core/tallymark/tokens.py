@@ -65,7 +65,7 @@ class FixedKeys:
 def verify(token: str, keys: Keys, *, issuer: str, audience: str, now_s: float) -> Claims:
     """The claims of a genuine token that holds now; Unauthorized says what is wrong with any other.
 
-    About 0.2 ms. Raises what `keys` raises.
+    A third of a millisecond with a key of 2048 bits. Raises what `keys` raises.
     """
     if len(token) > MAX_TOKEN_BYTES:
         raise Unauthorized(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
