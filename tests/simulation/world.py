@@ -46,7 +46,7 @@ NEAR_STALE_S = 900.0
 RECEIVED_AT_MOST = 5  # maxReceiveCount of the parked queue, template.yaml
 WRITER = "writer"  # the process that likes and unlikes
 DEEPEST = 2  # calls of functions between two calls of another
-MOST_TURNS = 20_000  # of one catching up; a lane that stands longer is stuck
+MOST_TURNS = 4_000  # of one catching up; a lane that stands longer is stuck
 
 # What must have occurred in a fixed set of worlds, or the set proves little: faults of calls, of delivery, of time.
 FAULT_KINDS = (
@@ -293,8 +293,7 @@ class World:
         what = self.rng.choice((World._deliver, World._deliver, World._settle, World._like))
         self.tally["interleaved"] += 1
         what(self)
-        for call in self._calls:
-            call.deadline_s += self.clock_s - began_s
+        self._calls[-1].deadline_s += self.clock_s - began_s
 
     # --- what the tables tell -------------------------------------------------------------------------------------
 
@@ -572,7 +571,8 @@ class World:
     def _jump(self) -> None:
         """Nobody does anything for hours, after some likes that nobody has read yet."""
         self._like()
-        self._pass(HOUR_S * self.rng.choice((self.rng.uniform(0.2, 4), self.rng.uniform(4, 40), 49)))
+        longest = READ_LATE_WITHIN_S if self.plan.late else READ_WITHIN_S
+        self._pass(HOUR_S * self.rng.choice((self.rng.uniform(0.2, 4), self.rng.uniform(4, longest / HOUR_S - 1), 49)))
 
     def _pass(self, seconds: float) -> None:
         """The clock jumps, after all is read that would else be read too late."""
