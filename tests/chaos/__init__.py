@@ -1,0 +1,1 @@
+"""Chaos on the running stack: `python -m tests.chaos` loads it, breaks its parts, and compares every count."""
