@@ -89,6 +89,7 @@ def test_a_new_generation_revokes_the_service_key_and_no_anonymous_token() -> No
         allow_anonymous=True,
         service_key_generation=2,
         secret=lambda: "s",
+        claims=lambda _: {},
     )
     assert actor.user_id == user_id
 
