@@ -41,6 +41,7 @@ AGGREGATION = f"{CORE}/aggregation.py"
 AUDIT = f"{CORE}/storage/audit.py"
 COUNTER_TABLE = f"{CORE}/storage/counter_table.py"
 COUNTS = f"{CORE}/counts.py"
+DOCS_PAGE = f"{CORE}/runtime/docs_page.py"
 DYNAMODB = f"{CORE}/storage/dynamodb.py"
 EVENT_TABLE = f"{CORE}/storage/event_table.py"
 FOLD = f"{CORE}/fold.py"
@@ -59,11 +60,15 @@ VALKEY = f"{CORE}/storage/valkey.py"
 EXACTNESS = "tests/integration/test_exactness.py"
 FOLDING = "tests/property/test_folding.py"
 HANDLERS = "tests/unit/test_handlers.py"
+HEADERS = "tests/unit/test_headers.py"
 KEYS_TESTS = "tests/property/test_keys.py"
 LIKE_TABLE_TESTS = "tests/integration/test_like_table.py"
+LOG_LINES = "tests/unit/test_log_lines.py"
 PARTIAL_ANSWERS = "tests/unit/core/test_partial_answers.py"
 RECONCILER_TESTS = "tests/integration/test_reconciler.py"
+RIGHTS = "tests/integration/test_rights.py"
 ROWS = "tests/integration/test_counter_rows.py"
+RULES = "tests/unit/test_template_rules.py"
 STREAM_HANDLERS = "tests/unit/test_handlers_streams.py"
 TEMPLATE_TESTS = "tests/unit/test_template.py"
 TOKEN_TESTS = "tests/unit/core/test_tokens.py"
@@ -955,4 +960,159 @@ CALLERS = [
     ),
 ]
 
-DEFENCES: list[Defence] = [*FOLDED_ONCE, *LANES, *PARKED, *REPAIR, *LIKE_RECORDS, *READING, *CALLERS]
+# --- what is told to whom --------------------------------------------------------------------------------------
+
+CONFINED = [
+    Defence(
+        "log-messages",
+        "A log says where and of which kind a failure is; an exception's message holds what somebody sent.",
+        [
+            Edit(
+                f"{CORE}/runtime/telemetry.py",
+                "told = str(cause) if isinstance(cause, BadSetting | LaneUnknown) else error_code(cause)",
+                "told = str(cause)",
+            )
+        ],
+        [f"{LOG_LINES}::test_an_exception_leaves_a_function_without_its_message"],
+    ),
+    Defence(
+        "log-exceptions",
+        "No exception leaves a handler with its message: Lambda would log it.",
+        [
+            Edit(
+                f"{CORE}/runtime/telemetry.py",
+                "                raise HandlerFailed(kinds(error)) from None",
+                "                raise",
+            )
+        ],
+        [f"{LOG_LINES}::test_an_exception_leaves_a_function_without_its_message"],
+    ),
+    Defence(
+        "log-fields",
+        "A refusal's line names a field of the contract or none; else a caller's own words stand in the log.",
+        [Edit(f"{CORE}/runtime/http.py", "field=_for_log(error.field)", "field=error.field")],
+        [f"{LOG_LINES}::test_a_refusal_names_a_field_of_the_contract_or_none"],
+    ),
+    Defence(
+        "log-parked",
+        "A parked record that cannot be settled is named by its message; its keys name a person.",
+        [
+            Edit(
+                "functions/parked/app.py",
+                "reason=telemetry.kinds(error)",
+                "reason=f\"{type(error).__name__}: {error} {message['body']}\"",
+            )
+        ],
+        [f"{LOG_LINES}::test_a_parked_record_that_cannot_be_settled_is_named_by_its_message_alone"],
+    ),
+    Defence(
+        "access-log",
+        "The access log has the route, not the path, which holds ids of people.",
+        [Edit(TEMPLATE, '"route":"$context.routeKey"', '"route":"$context.routeKey","path":"$context.path"')],
+        [f"{RULES}::test_the_access_log_holds_nothing_that_names_a_person"],
+    ),
+    Defence(
+        "page-policy",
+        "The page of the API may use the one style that it holds; what else got into it stays without effect.",
+        [Edit(DOCS_PAGE, "style-src 'sha256-{style}'", "style-src 'unsafe-inline'")],
+        [f"{HEADERS}::test_the_page_may_use_the_style_that_it_holds_and_nothing_else"],
+    ),
+    Defence(
+        "page-origin",
+        "The page shows a host that can be one; else who sends the header writes into it.",
+        [Edit(DOCS_PAGE, 'origin if _HOST.fullmatch(origin) else "http://localhost"', "origin")],
+        [f"{HEADERS}::test_a_host_that_is_none_never_reaches_the_page"],
+    ),
+    Defence(
+        "cors-service-key",
+        "A browser may not send the service key: a page that could would hold it for everybody to read.",
+        [
+            Edit(
+                TEMPLATE,
+                "AllowHeaders: [authorization, content-type, tallymark-anonymous]",
+                "AllowHeaders: [authorization, content-type, tallymark-anonymous, tallymark-service-key]",
+            )
+        ],
+        [f"{HEADERS}::test_a_page_may_send_a_persons_token_and_never_a_service_key"],
+    ),
+    Defence(
+        "cors-credentials",
+        "Browsers are never told to send cookies along, least of all to every origin.",
+        [
+            Edit(
+                TEMPLATE,
+                "        ExposeHeaders: [retry-after]",
+                "        AllowCredentials: true\n        ExposeHeaders: [retry-after]",
+            )
+        ],
+        [f"{HEADERS}::test_browsers_are_never_told_to_send_cookies"],
+    ),
+    Defence(
+        "role-spare",
+        "A role grants what its function calls; a right to spare is what a fault in the function could use.",
+        [
+            Edit(
+                TEMPLATE,
+                'Action: ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query"]',
+                'Action: ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query", "dynamodb:Scan"]',
+            )
+        ],
+        [f"{RIGHTS}::test_a_role_grants_what_its_function_calls_and_nothing_else"],
+    ),
+    Defence(
+        "role-resource",
+        "A role grants its calls on the table that they are made on, not on its neighbour.",
+        [
+            Edit(
+                TEMPLATE,
+                """                Action: sqs:SendMessage
+                Resource: !GetAtt ParkedQueue.Arn""",
+                """                Action: sqs:SendMessage
+                Resource: [!GetAtt ParkedQueue.Arn, !GetAtt ParkedDeadQueue.Arn]""",
+            )
+        ],
+        [f"{RIGHTS}::test_a_role_grants_what_its_function_calls_and_nothing_else"],
+    ),
+    Defence(
+        "invoke-source",
+        "The API of this stack may invoke its functions; without the source, any API of anybody may.",
+        [
+            Edit(
+                TEMPLATE,
+                """      FunctionName: !Ref WriteApiFunction
+      Principal: apigateway.amazonaws.com
+      SourceArn: !Sub "arn:${AWS::Partition}:execute-api:${AWS::Region}:${AWS::AccountId}:${Api}/*\"""",
+                """      FunctionName: !Ref WriteApiFunction
+      Principal: apigateway.amazonaws.com
+      SourceArn: !Sub "arn:${AWS::Partition}:execute-api:${AWS::Region}:${AWS::AccountId}:*\"""",
+            )
+        ],
+        [f"{RULES}::test_only_this_api_may_invoke_functions"],
+    ),
+    Defence(
+        "limit-batch",
+        "Each operation of a batch takes a call from its person's window; else a batch passes the limit.",
+        [
+            Edit(
+                "functions/write_api/app.py",
+                "    if not call.actor.service:\n        for i",
+                "    if call.actor is None:\n        for i",
+            )
+        ],
+        ["tests/unit/test_rate_limit.py::test_every_way_to_write_draws_from_one_window"],
+    ),
+    Defence(
+        "limit-part",
+        "Of the calls asked for at once, as many are allowed as fit; all or none passes the limit.",
+        [
+            Edit(
+                f"{CORE}/limits.py",
+                "granted = min(wanted, max(0, limit - len(log)))",
+                "granted = wanted if len(log) < limit else 0",
+            )
+        ],
+        ["tests/unit/test_rate_limit.py::test_many_threads_get_the_limit_and_not_a_call_more"],
+    ),
+]
+
+DEFENCES: list[Defence] = [*FOLDED_ONCE, *LANES, *PARKED, *REPAIR, *LIKE_RECORDS, *READING, *CALLERS, *CONFINED]
