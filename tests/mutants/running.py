@@ -52,18 +52,23 @@ def run(context: ForkServerContext, root: Path, tests: Sequence[str], timeout_s:
 
 
 def _main(root: str, tests: list[str], log: str) -> None:
+    """Forgets this tree, whose modules came along with the call, and runs pytest in the other one."""
     output = os.open(log, os.O_WRONLY | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    core = str(Path(root, "layers/core"))
-    here = {str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[2] / "layers/core")}
+    core, project = str(Path(root, "layers/core")), Path(__file__).resolve().parents[2]
+    here = {project, project / "layers/core"}
     for name in [name for name in sys.modules if name.partition(".")[0] in OWN]:
         del sys.modules[name]
     os.chdir(root)
-    sys.path[:] = [root, core, *(path for path in sys.path if path and str(Path(path).resolve()) not in here)]
+    sys.path[:] = [root, core, *(path for path in sys.path if path and Path(path).resolve() not in here)]
     sys.dont_write_bytecode = True  # an edit within a second of another may not meet its bytecode
-    os.environ |= {"PYTHONPATH": core, "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    os.environ["COLUMNS"] = "1000"
+    os.environ |= {
+        "COLUMNS": "1000",  # reasons of failures whole
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": core,  # for programs that tests start; stands before the editable installation
+    }
     import pytest
 
     plugins = [argument for name in _PLUGINS for argument in ("-p", name)]
