@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
 import re
@@ -41,13 +43,15 @@ MEASURE = """<script>addEventListener("load", () => {
     loaded: performance.getEntriesByType("resource").map(entry => entry.name),
   }), "*");
 });</script>"""
+STYLED = """addEventListener("load", () => parent.postMessage(JSON.stringify(
+  {width: getComputedStyle(document.body).maxWidth}), "*"));"""
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
 
 
-def seen(page: str, width: int, home: Path) -> dict[str, Any]:
+def seen(page: str, width: int, home: Path, measure: str = MEASURE) -> dict[str, Any]:
     """What Chromium makes of the page at this width."""
-    (home / "page.html").write_text(page + MEASURE, encoding="utf-8")
+    (home / "page.html").write_text(page + measure, encoding="utf-8")
     frame = home / "frame.html"
     frame.write_text(FRAME.replace("WIDTH", str(width)), encoding="utf-8")
     command = [CHROMIUM, *OPTIONS, f"--user-data-dir={home / 'profile'}", frame.as_uri()]
@@ -69,3 +73,12 @@ def test_the_page_fits_its_window_and_loads_nothing(tmp_path: Path, width: int, 
         "examples": len(OPERATIONS) if opened else 0,
         "loaded": [],
     }
+
+
+@pytest.mark.parametrize(("spoilt", "width"), [("", "896px"), ("/* */", "none")])
+def test_the_pages_policy_lets_its_own_style_through_and_no_other(tmp_path: Path, spoilt: str, width: str) -> None:
+    digest = base64.b64encode(hashlib.sha256(STYLED.encode()).digest()).decode()
+    policy = docs_page.content_security_policy().replace("; frame-ancestors 'none'", f"; script-src 'sha256-{digest}'")
+    page = docs_page.page("open", "http://127.0.0.1:4000").replace("</style>", f"{spoilt}</style>")
+    head = f'<head><meta http-equiv="content-security-policy" content="{policy}"><script>{STYLED}</script>'
+    assert seen(page.replace("<head>", head), 1280, tmp_path, measure="") == {"width": width}
