@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -218,9 +218,9 @@ class _Progress:
 # --- what is said -----------------------------------------------------------------------------------------------
 
 
-def page(outcomes: Sequence[Outcome]) -> str:
-    """The table of docs/mutants.md."""
-    rows = [f"| `{o.defence.name}` | {_cell(o.defence.guards)} | {_cell(_killer(o))} |" for o in outcomes]
+def page(killers: Mapping[str, str]) -> str:
+    """The table of docs/mutants.md: those defences whose killers (cells of the table, by name) are given."""
+    shown = [defence for defence in DEFENCES if defence.name in killers]
     return "\n".join(
         [
             "# Defences, and the test that misses each",
@@ -229,21 +229,35 @@ def page(outcomes: Sequence[Outcome]) -> str:
             "notice. A test that cannot run kills nothing; a mutant that survives fails the command. The edits are in",
             "[tests/mutants/defences.py](../tests/mutants/defences.py); `make mutants ARGS=--write` writes this page.",
             "",
-            f"{sum(o.verdict == 'killed' for o in outcomes)} of {len(outcomes)} are killed.",
+            f"{len(shown)} defences, each missed by a test:",
             "",
             "| defence | what it is there for | killed by |",
             "| --- | --- | --- |",
-            *rows,
+            *(f"| `{defence.name}` | {_cell(defence.guards)} | {killers[defence.name]} |" for defence in shown),
             "",
         ]
     )
 
 
-def _killer(outcome: Outcome) -> str:
-    if outcome.verdict != "killed":
-        return outcome.verdict
-    file, _, test = outcome.by.partition("::")
-    return f"[{test.partition('[')[0].removeprefix('test_').replace('_', ' ')}](../{file})"
+def killers_of(text: str) -> dict[str, str]:
+    """What a page says of each defence, by name."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return {row[0].strip("`"): row[-1] for row in rows}
+
+
+def write(outcomes: Sequence[Outcome]) -> None:
+    """Brings the page up to date with these outcomes; the other rows stay, those of survivors go."""
+    killers = killers_of(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+    for outcome in outcomes:
+        killers.pop(outcome.defence.name, None)
+        if outcome.verdict == "killed":
+            killers[outcome.defence.name] = _cell(_link(outcome.by))
+    PAGE.write_text(page(killers), encoding="utf-8")
+
+
+def _link(test: str) -> str:
+    file, _, name = test.partition("::")
+    return f"[{name.partition('[')[0].removeprefix('test_').replace('_', ' ')}](../{file})"
 
 
 def _cell(text: str) -> str:
@@ -256,12 +270,10 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="defences to take away; all, if none is named")
     parser.add_argument("--jobs", type=int, default=2, help="how many at the same time (2)")
     parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="for one run of tests (300)")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/mutants.md")
+    parser.add_argument("--write", action="store_true", help="bring docs/mutants.md up to date with them")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.names if name not in names]:
         parser.error(f"no such defence: {', '.join(unknown)}; there are {', '.join(names)}")
-    if arguments.write and arguments.names:
-        parser.error("--write is for all of them")
     chosen = [defence for defence in DEFENCES if not arguments.names or defence.name in arguments.names]
     began = time.monotonic()
     try:
@@ -272,7 +284,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     if arguments.write:
-        PAGE.write_text(page(outcomes), encoding="utf-8")
+        write(outcomes)
     left = [outcome for outcome in outcomes if outcome.verdict != "killed"]
     print(f"\n{len(outcomes) - len(left)} of {len(outcomes)} killed, {time.monotonic() - began:.0f} s")
     for outcome in left:
