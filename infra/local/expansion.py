@@ -71,12 +71,42 @@ def _function(name: str, spec: Mapping[str, Any], common: Mapping[str, Any]) -> 
             "Tags": CREATED_BY,
         },
     }
-    return {name: _around(spec) | function, **{f"{name}{key}": _mapping(name, e) for key, e in events.items()}}
+    sources = [_source(name, f"{name}{key}", event) for key, event in events.items()]
+    return {name: _around(spec) | function} | {key: made for source in sources for key, made in source.items()}
+
+
+def _source(function: str, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
+    if event["Type"] in SOURCES:
+        return {name: _mapping(function, event)}
+    if event["Type"] == "Schedule" and set(event["Properties"]) == {"Schedule", "Input"}:
+        return _schedule(function, name, event["Properties"])
+    raise UnknownToUsError(f"an event of type {event['Type']}")
+
+
+def _schedule(function: str, name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    target = {
+        "Id": f"{name}LambdaTarget",
+        "Arn": {"Fn::GetAtt": [function, "Arn"]},
+        "Input": properties["Input"],
+    }
+    return {
+        name: {
+            "Type": "AWS::Events::Rule",
+            "Properties": {"ScheduleExpression": properties["Schedule"], "Targets": [target]},
+        },
+        f"{name}Permission": {
+            "Type": "AWS::Lambda::Permission",
+            "Properties": {
+                "Action": "lambda:InvokeFunction",
+                "FunctionName": {"Ref": function},
+                "Principal": "events.amazonaws.com",
+                "SourceArn": {"Fn::GetAtt": [name, "Arn"]},
+            },
+        },
+    }
 
 
 def _mapping(function: str, event: Mapping[str, Any]) -> dict[str, Any]:
-    if event["Type"] not in SOURCES:
-        raise UnknownToUsError(f"an event of type {event['Type']}")
     properties = dict(event["Properties"])
     source = properties.pop(SOURCES[event["Type"]])
     return {
