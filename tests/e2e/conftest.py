@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ from infra.local.stack import Stack, local_parameters
 from infra.service_key import key_of
 from tests.e2e.issuer import AUDIENCE, Issuer
 
+THOROUGH = os.environ.get("TALLYMARK_FUZZ") == "thorough"  # `make fuzz`: many requests, counted
+REQUESTS_WANTED = 20_000
+REQUESTS = pytest.StashKey[Counter[str]]()
 PATIENCE_S = 15.0  # counts follow within 3 s, which tests/bench/load.py measures; a test waits for a busy machine too
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,6 +44,7 @@ class Api:
     cache: Cache | None = None
     at_once: int = 25  # calls; an emulator starts a process for each that meets a function at work
     cors: bool = True
+    stack: Stack | None = None  # the one in this process
     issuer: Issuer | None = None
     client: httpx.Client = field(init=False)
 
@@ -119,7 +124,7 @@ def _with_issuer(make: Callable[[Mapping[str, str]], AbstractContextManager[Api]
 @contextmanager
 def _in_process(parameters: Mapping[str, str]) -> Iterator[Api]:
     with Stack(parameters=parameters) as stack:
-        yield Api(stack.url, stack.service_key, stack.cache)
+        yield Api(stack.url, stack.service_key, stack.cache, stack=stack)
 
 
 @contextmanager
@@ -144,6 +149,26 @@ def _named(request: pytest.FixtureRequest) -> Iterator[Api]:
     stacks = session(endpoint_url).client("cloudformation").describe_stacks(StackName=stack_name)["Stacks"]
     outputs = {output["OutputKey"]: output["OutputValue"] for output in stacks[0]["Outputs"]}
     yield deployed_api(endpoint_url, stack_name, outputs, cors=False)
+
+
+@pytest.fixture
+def requests_made(request: pytest.FixtureRequest) -> Counter[str]:
+    """How many requests a generator made, by its name."""
+    return request.config.stash.setdefault(REQUESTS, Counter())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    made = config.stash.get(REQUESTS, Counter())
+    if THOROUGH:
+        parts = ", ".join(f"{name} {requests:,}" for name, requests in made.items())
+        terminalreporter.write_line(f"{made.total():,} generated requests of {REQUESTS_WANTED:,} wanted ({parts})")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A thorough run that was not thorough fails."""
+    made = session.config.stash.get(REQUESTS, Counter())
+    if THOROUGH and exitstatus == pytest.ExitCode.OK and made.total() < REQUESTS_WANTED:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture

@@ -23,9 +23,10 @@ from schemathesis.core.failures import AcceptedNegativeData, Failure
 from schemathesis.engine import events, from_schema
 from schemathesis.openapi.checks import RejectedPositiveData
 
-from tests.e2e.conftest import Api
+from tests.e2e.conftest import THOROUGH, Api
 
-RANDOM_REQUESTS = 5  # of each operation; how many the other two phases make follows from the document
+# Of each operation and identity; how many the other two phases make follows from the document.
+RANDOM_REQUESTS = 400 if THOROUGH else 5
 MAX_ID_BYTES = 256
 # Checks of Schemathesis that are left out; that of response times is off unless asked for.
 LEFT_OUT = {
@@ -49,7 +50,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("who", TAKEN)
-def test_every_answer_is_what_the_document_promises(api: Api, who: str) -> None:
+def test_every_answer_is_what_the_document_promises(api: Api, who: str, requests_made: Counter[str]) -> None:
     document = api.get("/openapi.json")
     narrow_unlike(document, in_query=who == "person")
     close_answers(document)
@@ -62,6 +63,7 @@ def test_every_answer_is_what_the_document_promises(api: Api, who: str) -> None:
         if isinstance(event, events.ScenarioFinished):
             made[event.recorder.label] += len(event.recorder.interactions)
             found += faults(event)
+    requests_made["schemathesis"] += made.total()
     assert not found, "\n\n".join(found)
     operations = {f"{method.upper()} {path}" for path, entries in document["paths"].items() for method in entries}
     assert {label for label, requests in made.items() if requests} == operations
