@@ -28,7 +28,7 @@ help: ## Show this list
 		printf '  make %-14s %s\n' "$$name" "$$text"; done
 
 .PHONY: up
-up: .venv/.local ## Start the whole service on this machine (ARGS="--port 8001"); Ctrl-C stops it
+up: .venv/.local ## Start the whole service here (ARGS="--port 8001 --parameter AuthMode=iam"); Ctrl-C stops it
 	@exec $(PY) -m infra.local up $(ARGS)
 
 .PHONY: test
@@ -36,13 +36,14 @@ test: .venv/.dev ## Run every test; starts what it needs by itself (ARGS="-k nam
 	@$(PY) -m pytest -n 2 --dist loadfile $(SUITES) $(ARGS)
 
 .PHONY: check
-check: .venv/.dev .venv-sam/.done ## Lint, types, import rules and templates
+check: .venv/.dev .venv-sam/.done .venv-checkov/.done ## Lint, types, import rules and templates
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	.venv/bin/cfn-lint template.yaml infra/*.yaml
 	$(SAM) validate --lint --region us-east-1
+	.venv-checkov/bin/checkov --config-file .checkov.yaml
 
 .PHONY: format
 format: .venv/.dev ## Put the code into its form
@@ -50,7 +51,7 @@ format: .venv/.dev ## Put the code into its form
 	.venv/bin/ruff format .
 
 .PHONY: setup
-setup: .venv/.dev .venv-sam/.done ## Make both environments, for work without a network afterwards
+setup: .venv/.dev .venv-sam/.done .venv-checkov/.done ## Make all environments, for work without a network afterwards
 
 .PHONY: build
 build: .venv/.local .venv-sam/.done ## Build functions and layer with SAM
@@ -79,6 +80,28 @@ bench: .venv/.dev ## Measure the pipeline under load; fails when a count is wron
 bench-cpu: .venv/.dev ## Measure the CPU of our code per call, with the SDK's transport stubbed
 	@$(PY) -m tests.bench.handler_cpu
 
+# Proof of exactness: docs/exactness.md has what these showed.
+
+.PHONY: simulate
+simulate: .venv/.dev ## Run the real handlers through 2,000 worlds of faults (ARGS="--world 7 -v" repeats one)
+	@$(PY) -m tests.simulation $(ARGS)
+
+.PHONY: faults
+faults: .venv/.dev ## Run them over the emulator's engine, with faults injected into the SDK
+	@$(PY) -m tests.faults $(ARGS)
+
+.PHONY: chaos
+chaos: .venv/.dev ## Load a whole stack for ten minutes while its parts are killed
+	@$(PY) -m tests.chaos $(ARGS)
+
+.PHONY: drift
+drift: .venv/.dev ## Make 1,000 of 10,000 counts wrong beside live traffic; the reconciler has to find and correct them
+	@$(PY) -m tests.bench.drift $(ARGS)
+
+.PHONY: mutants
+mutants: .venv/.dev ## Take away one defence at a time; fails where no test notices (ARGS="row-condition")
+	@$(PY) -m tests.mutants $(ARGS)
+
 .PHONY: lock
 lock: .venv/.dev ## Lock the newest allowed versions again, with their hashes
 	$(compile) pyproject.toml --extra cli --extra local --extra build --extra dev \
@@ -88,10 +111,11 @@ lock: .venv/.dev ## Lock the newest allowed versions again, with their hashes
 	$(compile) pyproject.toml --no-deps --no-emit-package boto3 -c requirements/dev.txt -o requirements/layer.txt
 	$(compile) --group uv -c requirements/dev.txt -o requirements/uv.txt
 	$(compile) --group sam --no-emit-package pip -o requirements/sam.txt
+	$(compile) --group checkov --no-emit-package pip --no-emit-package setuptools -o requirements/checkov.txt
 
 .PHONY: clean
 clean: ## Remove everything that these commands made
-	rm -rf .venv .venv-sam .aws-sam .tallymark .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-sam .venv-checkov .aws-sam .tallymark .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 .venv/.made: requirements/uv.txt
 	@echo "Making .venv with $$($(PYTHON) --version)"
@@ -116,4 +140,10 @@ clean: ## Remove everything that these commands made
 	@echo "Installing the SAM command line into .venv-sam"
 	@$(call venv,.venv-sam)
 	@$(call install,.venv-sam,requirements/sam.txt)
+	@touch $@
+
+.venv-checkov/.done: .venv/.made requirements/checkov.txt
+	@echo "Installing checkov into .venv-checkov"
+	@$(call venv,.venv-checkov)
+	@$(call install,.venv-checkov,requirements/checkov.txt)
 	@touch $@
