@@ -79,8 +79,8 @@ def table(outcome: Outcome) -> list[str]:
         f"{truth.repeats:,} repeats with changed: false",
         f"  lost        {truth.lost:10,} operations without an answer ({_statuses(outcome.failures)}); of the likes "
         f"they left in doubt, {verdict.resolved:,} were settled by has_liked",
-        f"  unsaid      {truth.unsaid.total():10,} answers changed: false where the store's reply was lost and the change made "
-        f"({truth.unsaid[True]} likes, {truth.unsaid[False]} unlikes)",
+        f"  unsaid      {truth.unsaid.total():10,} answers changed: false where the change was made and the store's "
+        f"reply lost ({truth.unsaid[True]} likes, {truth.unsaid[False]} unlikes)",
         f"  counts      {verdict.counts:10,} compared, {verdict.likes:,} likes in them; exact "
         f"{verdict.settled_s:.1f} s after the load",
         f"  wrong       {len(verdict.wrong):10,} counts; {verdict.records_missing} records missing, "

@@ -18,7 +18,7 @@ from tests.chaos.scene import Scene
 from tests.chaos.truth import Difference, Key, Truth, differences, error_of
 
 SETTLE_S = 90.0
-SAMPLE, AT_ONCE, READERS = 500, 100, 3
+SAMPLE, AT_ONCE, READERS, PART = 500, 100, 3, 20
 
 
 @dataclass
@@ -113,9 +113,12 @@ def _fresh(url: str, items: Sequence[str]) -> Counter[tuple[str, str]]:
         return seen
 
     seen: Counter[tuple[str, str]] = Counter()
-    with ThreadPoolExecutor(READERS) as pool:
-        for part in pool.map(read, [items[n::READERS] for n in range(READERS)]):
+    pool = ThreadPoolExecutor(READERS)
+    try:
+        for part in pool.map(read, [items[low : low + PART] for low in range(0, len(items), PART)]):
             seen.update(part)
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for all that was still to be read
     return seen
 
 
