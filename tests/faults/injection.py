@@ -34,7 +34,7 @@ BATCH_READ, BATCH_WRITE, TRANSACTION, SEND = (
     "SendMessageBatch",
 )
 
-RATE, RATE_OF_READS = 0.7, 0.35  # of the calls that a kind is waiting for
+RATE, RATE_OF_READS, RATE_OF_SENDS = 0.75, 0.35, 0.85  # of the calls that a kind is waiting for
 RATE_AT_REST = 0.03
 RATE_OF_WRITERS = 0.15  # they make the history; the functions are what is tried
 
@@ -316,7 +316,8 @@ class Injector:
         weights = [self._ledger.behind(kind.name, where, kind.shares.get(where, 0)) for kind in kinds]
         if not any(weights):
             return self._rng.choice(kinds) if self._rng.random() < RATE_AT_REST else None
-        if self._rng.random() >= (RATE_OF_READS if operation in READS else RATE):
+        rate = RATE_OF_READS if operation in READS else RATE_OF_SENDS if operation == SEND else RATE
+        if self._rng.random() >= rate:
             return None
         (kind,) = self._rng.choices(kinds, weights)
         return kind

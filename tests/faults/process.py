@@ -27,8 +27,8 @@ def own_engine() -> Iterator[Engine]:
         outputs = deploy(
             emulator.endpoint_url,
             STACK,
-            # Few rows, so that lanes share them and remove each other's old marks.
-            {"AuthMode": "open", "Stage": "test", "StreamMapping": "disabled", "CounterRows": "0:3"},
+            # Not many rows, so that some lanes share one and remove each other's old marks.
+            {"AuthMode": "open", "Stage": "test", "StreamMapping": "disabled", "CounterRows": "0:12"},
         )
         template = deployed(ROOT / "template.yaml", session(emulator.endpoint_url), STACK, emulator.endpoint_url)
         quiet = {"LOG_LEVEL": "CRITICAL"}

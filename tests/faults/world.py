@@ -48,7 +48,7 @@ from tests.faults.injection import (
 )
 
 LANES = 4
-ENVIRONMENTS = 3  # of the aggregator, each with a memory of its own
+ENVIRONMENTS = 2  # of the aggregator, each with a memory of its own
 REACTIONS = ("like", "like", "like", "like", "👍")
 OUTAGE_S = 37 * 3600  # long enough for what waited to be judged by its row (fold.STALE_AFTER_S)
 RECENT_S = 40 * 3600  # what is delivered again is younger: a stream keeps records for 24 h, an outage comes on top
@@ -246,14 +246,14 @@ class World:
         self._write(self._rng.randint(100, 300))
         if self._turns % 2:
             late = max(self._ledger.behind(kind, AGGREGATOR) for kind in QUEUE_KINDS)  # only what is parked meets them
-            kept = self._rng.randint(2, 10) + min(20, int(late) // LANES)
+            kept = self._rng.randint(1, 4) + min(20, int(late) // LANES)
             self._deliver_until(kept)
             self._clock.sleep(OUTAGE_S)
             self._unknown = None  # the aggregator is brought up to date
             self._write(self._rng.randint(1, 30))
         self._deliver_until(0)
         self._drain_queue(self._rng.randint(0, 40))
-        if self._turns % 6 == 0:
+        if self._turns % 8 == 0:
             self._ended = [*self._ended, *self._lanes][-3 * LANES :]
             self._lanes = self._new_lanes()
             self._clock.sleep(self._rng.uniform(0, 20 * 3600))
@@ -369,7 +369,7 @@ class World:
             return self._rng.randint(1, 2)
         if self._rng.random() < 0.05:
             return self._rng.randint(60, 200)
-        return self._rng.randint(1, 20)
+        return self._rng.randint(1, 40)
 
     def _older(self, lane: Lane) -> tuple[int, int] | None:
         first = lane.recent(self._clock.now_s)
@@ -413,7 +413,7 @@ class World:
         """Hands the queue's messages to the consumer until it has taken them; so many may wait for another time."""
         self._receive_messages()
         while len(self._messages) > left:
-            batch = [self._messages.pop() for _ in range(min(self._rng.randint(1, 10), len(self._messages)))]
+            batch = [self._messages.pop() for _ in range(min(self._rng.randint(1, 5), len(self._messages)))]
             while self._settled and self._wants(TWICE, CONSUMER):
                 batch.append(self._rng.choice(self._settled))
                 self._ledger.note(TWICE, CONSUMER)
