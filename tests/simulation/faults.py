@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ ENDPOINT = "https://store.invalid"
 TRIES = 2  # of one call of the SDK: storage/dynamodb.py
 SILENCE_S = 2.0  # until the SDK gives a try up
 LANDS_WITHIN_S = 20.0  # a write whose sender gave up
+SHARDS_AT_ONCE = 3  # of a page: DynamoDB has 100
 MESSAGES_AT_ONCE = 10  # SQS API Reference, SendMessageBatch
 
 _ANY = ("throttled", "server error", "unreachable", "reply lost", "died before a call", "died after a call")
@@ -30,6 +32,10 @@ POSSIBLE: Mapping[str, tuple[str, ...]] = {
     "update_item": _WRITE,
     "transact_write_items": _WRITE,
     "batch_execute_statement": _BATCH,
+    "describe_stream": _ANY,
+    "get_shard_iterator": _ANY,
+    "get_records": _ANY,
+    "get_queue_attributes": _ANY,
     "send_message_batch": (*_ANY, "repeated by the SDK", "messages refused", "messages refused"),
 }
 BUSY: Mapping[str, tuple[str, ...]] = {  # of a store that is asked for more than it can give
@@ -273,10 +279,20 @@ _SHAPED: Mapping[str, Callable[[Database, dict[str, Any], Surroundings, Callable
 
 
 class FlakySQS:
-    """A client of the queue of parked records."""
+    """A client of the queues of parked records."""
 
-    def __init__(self, store: Callable[[str], None], around: Surroundings) -> None:
-        self._store, self._around = store, around
+    def __init__(self, store: Callable[[str], None], waiting: Callable[[str], int], around: Surroundings) -> None:
+        self._store, self._waiting, self._around = store, waiting, around
+
+    def get_queue_attributes(self, *, QueueUrl: str, AttributeNames: Sequence[str]) -> Any:
+        """All that waits is told of as one attribute, the others are 0."""
+        return _read(
+            "get_queue_attributes",
+            lambda: {
+                "Attributes": dict.fromkeys(AttributeNames, "0") | {AttributeNames[0]: str(self._waiting(QueueUrl))}
+            },
+            self._around,
+        )
 
     def send_message_batch(self, *, QueueUrl: str, Entries: Sequence[Mapping[str, str]]) -> Any:
         if not 1 <= len(Entries) <= MESSAGES_AT_ONCE or len({entry["Id"] for entry in Entries}) < len(Entries):
@@ -300,3 +316,67 @@ class FlakySQS:
             self._store(entry["MessageBody"])
         failed = [{"Id": e["Id"], "Code": "InternalError", "SenderFault": False} for e in Entries if e not in taken]
         return {"Successful": [{"Id": e["Id"]} for e in taken], "Failed": failed}
+
+
+# --- the stream, as the reconciler reads it ---------------------------------------------------------------------
+
+
+def _read(operation: str, work: Callable[[], Any], around: Surroundings) -> Any:
+    around.between()
+    fault = around.draw(operation)
+    if fault is None:
+        return work()
+    if fault in _REFUSE:
+        _REFUSE[fault](operation, around)
+    return _after(fault, work, around)
+
+
+class FlakyStreams:
+    """A client of DynamoDB Streams.
+
+    `parents` are the shards with their parents' ids; `records` reads some of a shard that the stream still has, after
+    a number.
+    """
+
+    def __init__(
+        self,
+        parents: Callable[[], Mapping[str, str | None]],
+        records: Callable[[str, int, int], Sequence[dict[str, Any]]],
+        around: Surroundings,
+    ) -> None:
+        self._parents, self._records, self._around = parents, records, around
+
+    def describe_stream(self, *, StreamArn: str, ExclusiveStartShardId: str | None = None) -> Any:
+        def page() -> Any:
+            parents = self._parents()
+            ids = [shard_id for shard_id in parents if shard_id > (ExclusiveStartShardId or "")]
+            shards = [
+                {"ShardId": one, **({"ParentShardId": parent} if (parent := parents[one]) else {})}
+                for one in sorted(ids)[:SHARDS_AT_ONCE]
+            ]
+            last = {"LastEvaluatedShardId": shards[-1]["ShardId"]} if len(ids) > SHARDS_AT_ONCE else {}
+            return {"StreamDescription": {"Shards": shards, **last}}
+
+        return _read("describe_stream", page, self._around)
+
+    def get_shard_iterator(self, *, StreamArn: str, ShardId: str, ShardIteratorType: str) -> Any:
+        if ShardIteratorType != "TRIM_HORIZON":
+            raise ValueError(ShardIteratorType)
+        return _read("get_shard_iterator", lambda: {"ShardIterator": f"{ShardId}/0"}, self._around)
+
+    def get_records(self, *, ShardIterator: str, Limit: int) -> Any:
+        """A page may be empty though more follows."""
+        shard_id, _, number = ShardIterator.partition("/")
+
+        def page() -> Any:
+            taken = self._records(shard_id, int(number), self._around.rng.choice((0, 50, Limit, Limit)))
+            last = taken[-1]["dynamodb"]["SequenceNumber"] if taken else number
+            return {"Records": [_with_time(record) for record in taken], "NextShardIterator": f"{shard_id}/{last}"}
+
+        return _read("get_records", page, self._around)
+
+
+def _with_time(record: dict[str, Any]) -> dict[str, Any]:
+    body = record["dynamodb"]
+    made = dt.datetime.fromtimestamp(body["ApproximateCreationDateTime"], dt.UTC)
+    return {**record, "dynamodb": {**body, "ApproximateCreationDateTime": made}}

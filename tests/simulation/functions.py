@@ -13,13 +13,14 @@ from unittest import mock
 
 from functions.aggregator import app as aggregator
 from functions.parked import app as parked
+from functions.reconciler import app as reconciler
 from tallymark.aggregation import Record, Unreadable
 from tallymark.fold import Change, Delta, Lane, Outcome
 from tallymark.runtime import telemetry, wiring
 from tallymark.settings import Settings
 from tallymark.storage import counter_table, keys
 from tallymark.storage.counter_table import CounterTable
-from tallymark.storage.parked_queue import ParkedQueue
+from tallymark.storage.like_stream import LikeStream
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -32,7 +33,9 @@ ENVIRONMENT = {
     "LIKES_TABLE": "likes",
     "EVENTS_TABLE": "events",
     "COUNTERS_TABLE": "counters",
+    "LIKES_STREAM_ARN": "arn:aws:dynamodb:eu-central-1:123456789012:table/likes/stream/1",
     "PARKED_QUEUE_URL": "https://queue.invalid/parked",
+    "PARKED_DEAD_QUEUE_URL": "https://queue.invalid/dead",
     "CACHE_TTL_MS": "1000",
     "PROCESS_CACHE_TTL_MS": "0",
     "COUNTER_ROWS": "0:64",
@@ -94,7 +97,15 @@ def installed(world: Timing) -> Iterator[None]:
 
 
 def process(
-    function: str, name: str, *, counter_rows: str, old_version: bool, world: Timing, dynamodb: Any, sqs: Any
+    function: str,
+    name: str,
+    *,
+    counter_rows: str,
+    old_version: bool,
+    world: Timing,
+    dynamodb: Any,
+    sqs: Any,
+    streams: Any,
 ) -> Process:
     """A process that has served no call yet. Its stores are made by wiring, on first use."""
     empty = {name.name.upper(): "" for name in fields(Settings)}  # what these functions make no use of
@@ -103,7 +114,8 @@ def process(
         "settings": settings,
         "executor": Interleaved(world.rng),
         "dynamodb": dynamodb,
-        "parked_queue": ParkedQueue(sqs, settings.parked_queue_url),
+        "sqs": sqs,
+        "like_stream": LikeStream(streams, settings.likes_stream_arn),
     }
     return Process(function, name, built, old_version, world.rng.randint(-2000, 2000))
 
@@ -120,7 +132,7 @@ def running(made: Process) -> Iterator[None]:
 
 
 def handler(function: str) -> Callable[[dict[str, Any], Any], dict[str, Any]]:
-    return {"aggregator": aggregator.handler, "parked": parked.handler}[function]
+    return {"aggregator": aggregator.handler, "parked": parked.handler, "reconciler": reconciler.handler}[function]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -24,15 +24,21 @@ from tallymark.errors import TallymarkError, Unavailable
 from tallymark.fold import STALE_AFTER_S
 from tallymark.model import Counter, Like, LikeKey, Stamp, Target
 from tallymark.storage.counter_table import CounterTable
-from tallymark.storage.keys import MARK_PREFIX, parse_like_sort_key
+from tallymark.storage.keys import (
+    LIKE_METRIC,
+    MARK_PREFIX,
+    parse_counter_sort_key,
+    parse_like_sort_key,
+    parse_target_key,
+)
 from tallymark.storage.like_table import LikeTable
 
 from . import faults, functions
 from .dynamodb import Database, Index, Key, Table
 from .expressions import Item
-from .faults import Died, FlakyDynamoDB, FlakySQS
+from .faults import Died, FlakyDynamoDB, FlakySQS, FlakyStreams
 from .functions import NEWER_REACTION, Attempted, Interleaved, Process
-from .streams import Mapping, Reader, Stream
+from .streams import Mapping, Reader, Record, Stream
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -42,9 +48,13 @@ HOUR_S = 3600.0
 QUEUE_KEEPS_S = 13 * 86_400.0  # a day less than template.yaml says
 READ_WITHIN_S = 23 * HOUR_S  # an outage is over before the stream forgets
 READ_LATE_WITHIN_S = 46 * HOUR_S  # a stream that forgets late: old records are parked, not folded
+STREAM_KEEPS_S = 24 * HOUR_S
+STREAM_KEEPS_LATE_S = 48 * HOUR_S
 NEAR_STALE_S = 900.0
 RECEIVED_AT_MOST = 5  # maxReceiveCount of the parked queue, template.yaml
 WRITER = "writer"  # the process that likes and unlikes
+WALK_FAULT_RATE = 0.02  # a walk of the reconciler makes hundreds of calls
+MOST_TRIES = 200  # of a walk of the reconciler that is killed again and again
 DEEPEST = 2  # calls of functions between two calls of another
 MOST_TURNS = 4_000  # of one catching up; a lane that stands longer is stuck
 
@@ -92,6 +102,7 @@ class Plan:
     garbage: float
     longest_batch: int
     short_of_time: float
+    reconciled: bool
 
     @classmethod
     def drawn(cls, seed: int) -> Plan:
@@ -112,6 +123,7 @@ class Plan:
             garbage=rng.choice((0.0, 0.0, 0.02)),
             longest_batch=rng.choice((5, 100, 500, 2000)),
             short_of_time=rng.choice((0.0, 0.2, 0.5)),
+            reconciled=rng.random() < 0.25,
         )
 
 
@@ -195,8 +207,10 @@ class World:
         self._busy_until_s = 0.0
         self._stamps = 0
         self._settled = 0
+        self._open_items: list[dict[str, Any]] = []  # of the reconciler's last walk
         self._over = False  # nobody likes anything any more
         self._message_ids = 0
+        self._in_hand = 0  # messages that a consumer has
         self._pool = cast("Executor", Interleaved(self.rng))
         self._writer = self._made_writer()
 
@@ -238,6 +252,8 @@ class World:
         return int(self.clock_s * 1000) + skew
 
     def wait(self, seconds: float) -> None:
+        if self._calls and self._calls[-1].process.function == "reconciler" and not self._over:
+            self._interleave()
         self.clock_s += seconds
         self._die_if_out_of_time()
 
@@ -321,7 +337,7 @@ class World:
                 lane_id, delta = made
                 for change in delta.changes:
                     self.counted[lane_id, change.sequence] += 1
-        if old is not None and (pruned := [n for n in old if n not in new]):
+        if old is not None and (pruned := [n for n in old if n not in new and n.startswith(MARK_PREFIX)]):
             self.tally["marks pruned"] += len(pruned)
 
     # --- people ---------------------------------------------------------------------------------------------------
@@ -456,7 +472,8 @@ class World:
             old_version=self._old.get(function, False),
             world=self,
             dynamodb=FlakyDynamoDB(name, self.database, self, noted),
-            sqs=FlakySQS(self._park, self),
+            sqs=FlakySQS(self._park, self._waiting, self),
+            streams=FlakyStreams(self._parents, self._still_kept, self),
         )
         return made
 
@@ -538,7 +555,9 @@ class World:
             for _ in range(min(len(self.messages), self.rng.randint(1, 10)))
         ]
         event = {"Records": [{"messageId": message.id, "body": message.body} for message in taken]}
+        self._in_hand += len(taken)
         answer = self._invoke("parked", event, seconds=60.0)
+        self._in_hand -= len(taken)
         failed = (
             {message.id for message in taken}
             if answer is None
@@ -565,6 +584,103 @@ class World:
         """Somebody moves what lies in the dead queue back."""
         self.messages += [Message(message.id, message.body) for message in self.dead]
         self.dead.clear()
+
+    def _waiting(self, url: str) -> int:
+        if url == functions.ENVIRONMENT["PARKED_DEAD_QUEUE_URL"]:
+            return len(self.dead)
+        return len(self.messages) + self._in_hand
+
+    # --- the reconciler -------------------------------------------------------------------------------------------
+
+    def _parents(self) -> dict[str, str | None]:
+        return {shard.id: shard.parents[0].id if shard.parents else None for shard in self.stream.shards}
+
+    def _still_kept(self, shard_id: str, after: int, limit: int) -> list[Record]:
+        """Some records of a shard after a number, as far as the stream has not forgotten them."""
+        (shard,) = (shard for shard in self.stream.shards if shard.id == shard_id)
+        forgotten_s = self.clock_s - (STREAM_KEEPS_LATE_S if self.plan.late else STREAM_KEEPS_S)
+        first = max(
+            bisect_right(shard.made_s, forgotten_s),
+            bisect_right(shard.records, after, key=lambda record: int(record["dynamodb"]["SequenceNumber"])),
+        )
+        return shard.records[first : first + limit]
+
+    def _reconcile(self) -> None:
+        """A walk over all items beside everything else: what is merely on its way is no drift."""
+        if not self.plan.reconciled:
+            return
+        self._redrive()
+        for finding in self._walk(repair=False):
+            if not any(self._is_readable(message) for message in self.dead):
+                self._problem(f"the reconciler found drift where there is none: {finding}")
+
+    def _is_readable(self, message: Message) -> bool:
+        return json.loads(message.body)["record"]["eventID"] not in self.garbage
+
+    def _walk(self, *, repair: bool, patience: int = 3) -> list[dict[str, Any]]:
+        """What the reconciler finds from the first piece to the last; a piece that fails is repeated."""
+        found: list[dict[str, Any]] = []
+        event: dict[str, Any] = {"all": True, "cursor": None, "repair": repair}
+        self._fault_rate = min(self._fault_rate, WALK_FAULT_RATE)
+        while patience:
+            answer = self._invoke("reconciler", event, seconds=900.0)
+            if answer is None:
+                self.tally["reconciler began again"] += 1
+                self._fault_rate *= 0.9
+                patience -= 1
+                continue
+            self._note("reconciled", answer["checked"], answer["found"], len(answer["open"]))
+            self.tally["items reconciled"] += answer["checked"]
+            found += answer["found"]
+            self._open_items = answer["open"]
+            event["cursor"] = answer["cursor"]
+            if answer["cursor"] is None:
+                break
+        else:
+            self._open_items = [{"verdict": "walk broken off"}]
+        self._fault_rate = self.plan.fault_rate
+        return found
+
+    def _reconcile_finally(self) -> None:
+        """All is exact. Then numbers are changed by hand, found, and corrected, be the reconciler killed or not."""
+        if not self.plan.reconciled:
+            return
+        self.dead.clear()  # somebody purges what nobody can read
+        self._pass(STREAM_KEEPS_LATE_S)
+        found = self._walk(repair=False, patience=MOST_TRIES)
+        if found or self._open_items:
+            self._problem(f"the reconciler says of exact counts: {found} {self._open_items}")
+        spoilt = self._spoil()
+        for _ in range(2):
+            for finding in self._walk(repair=True, patience=MOST_TRIES):
+                expected = spoilt.get(finding["item_id"])
+                if finding["drift"] != expected:
+                    self._problem(f"the reconciler found {finding}, spoilt was {expected}")
+                self.tally["items found wrong"] += 1
+                self.tally["items repaired"] += finding["repaired"]
+        if left := self._walk(repair=False, patience=MOST_TRIES):
+            self._problem(f"the reconciler repaired and still finds: {left}")
+
+    def _spoil(self) -> dict[str, dict[str, int]]:
+        """Changes some rows' numbers by hand; by how much, per item and reaction."""
+        rows = sorted(key for key in self.database.table("counters").items if key[1].startswith(LIKE_METRIC))
+        spoilt: dict[str, dict[str, int]] = {}
+        for key in self.rng.sample(rows, min(len(rows), self.rng.randint(0, 5))):
+            target = parse_target_key(key[0])
+            reaction, _ = parse_counter_sort_key(key[1])
+            if reaction in spoilt.get(target.item_id, {}):
+                continue
+            by = self.rng.choice((-3, -1, 1, 2))
+            self._attempted = {}
+            self.database.update_item(
+                TableName="counters",
+                Key={"pk": {"S": key[0]}, "sk": {"S": key[1]}},
+                UpdateExpression="ADD n :by",
+                ExpressionAttributeValues={":by": {"N": str(by)}},
+            )
+            spoilt.setdefault(target.item_id, {})[reaction] = by
+            self.tally["counts spoilt"] += 1
+        return spoilt
 
     # --- what happens now and then --------------------------------------------------------------------------------
 
@@ -645,6 +761,9 @@ class World:
             self._wait_for_days()
             self._settle_all()
         self._land_due(all_of_them=True)
+        self._check_queue()
+        self._reconcile_finally()
+        self._land_due(all_of_them=True)
 
     def _wait_for_days(self) -> None:
         left_s = QUEUE_KEEPS_S - (self.clock_s - BEGIN_S)
@@ -686,7 +805,6 @@ class World:
         missing = [record for record in self.expected if not self.counted[record]]
         twice = [record for record, times in self.counted.items() if times > 1 or record not in self.expected]
         error = self._check_counts()
-        self._check_queue()
         for what, records in (("lost", missing), ("counted twice", twice)):
             for record in records[:10]:
                 self._problem(f"{what}: {record} {self.expected.get(record)}, counted {self.counted[record]} times")
@@ -751,6 +869,7 @@ _TURNS: tuple[tuple[Callable[[World], None], float], ...] = (
     (World._outage, 0.1),
     (World._busy, 0.3),
     (World._deploy, 0.3),
+    (World._reconcile, 0.1),
     (World._newer_version, 0.3),
     (World._more_rows, 0.2),
 )
