@@ -136,6 +136,10 @@ class Mapping:
         made = [r.shard.made_s[r.acknowledged] for r in self.readers() if r.acknowledged < len(r.shard.records)]
         return min(made, default=None)
 
+    def progress(self) -> int:
+        """Grows with each record that is acknowledged and each window that is closed."""
+        return sum(reader.position - (reader.state is not None) for reader in self.readers())
+
     # --- one call -------------------------------------------------------------------------------------------
 
     def deliver(self, reader: Reader, invoke: Invoke) -> None:

@@ -56,7 +56,7 @@ WRITER = "writer"  # the process that likes and unlikes
 WALK_FAULT_RATE = 0.02  # a walk of the reconciler makes hundreds of calls
 MOST_TRIES = 200  # of a walk of the reconciler that is killed again and again
 DEEPEST = 2  # calls of functions between two calls of another
-MOST_TURNS = 4_000  # of one catching up; a lane that stands longer is stuck
+IDLE_TURNS = 200  # without any progress: a lane is stuck
 
 # What must have occurred in a fixed set of worlds, or the set proves little: faults of calls, of delivery, of time.
 FAULT_KINDS = (
@@ -790,16 +790,24 @@ class World:
             self._until_done(lambda: not self.messages, self._settle)
 
     def _until_done(self, done: Callable[[], bool], act: Callable[[], None]) -> None:
-        for turn in range(MOST_TURNS):
-            if done():
-                break
+        turns, idle, reached = 0, 0, self._progress()
+        patience = 50 if self.problems else IDLE_TURNS  # what is wrong already need not be shown at length
+        while not done() and idle < patience:
             act()
             self.clock_s += 0.5
-            if turn % 100 == 99:
+            turns += 1
+            if turns % 100 == 0:
                 self._fault_rate /= 2
-        else:
+            before, reached = reached, self._progress()
+            idle = idle + 1 if reached == before else 0
+        if not done():
             self._problem("stuck: something is never read or never settled")
         self._fault_rate = self.plan.fault_rate
+
+    def _progress(self) -> tuple[int, ...]:
+        """Changes whenever something has been read or settled."""
+        received = sum(message.received for message in self.messages)
+        return (*(mapping.progress() for mapping in self.mappings), len(self.messages), received)
 
     def _report(self) -> Report:
         missing = [record for record in self.expected if not self.counted[record]]
