@@ -4,18 +4,20 @@ An event is one of
 
 {"item": {"item_type", "item_id"}, "repair"?}         one item
 {"all": true, "cursor"?, "repair"?, "seconds"?}       every item, a piece per call: goes on from the cursor answered
-{"scheduled": true}                                   what changed since the last run, once a day, from where it stood
+{"scheduled": true}                                   what changed daily, every item weekly, from where it stood
 {"report": true}                                      how the scheduled run stands and what it found
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from tallymark import fold, reconciliation
-from tallymark.errors import InvalidRequest
+from tallymark.aggregation import Record
+from tallymark.errors import InvalidRequest, Unavailable
 from tallymark.model import Target, format_time
 from tallymark.reconciliation import Finding, Look, Reconciled, Touched
 from tallymark.runtime import telemetry, wiring
@@ -25,27 +27,35 @@ from tallymark.storage.like_stream import like_of, read_change
 
 SERVICE = "reconciler"
 SETTLE_S = 3.0  # counts follow acknowledged writes within this time
-RESERVE_S = 240.0  # for the piece that is under way when time runs out
+SETTLE_TO_REPAIR_S = 10.0  # what an index shows has reached the stream by then
+RESERVE_S = 240.0  # for what is under way when time runs out: no look and no read of the stream begins after it
 RUN_EVERY_S = 23 * 3600  # a day, less what keeps an hourly schedule from slipping by one hour a day
-_REPORTED = 100  # findings that a scheduled run keeps
+FULL_EVERY_S = 7 * 86400 - 3600
+_REPORTED = 100  # findings, and open items, that a scheduled run keeps
+_ANSWERED = 2_000  # after so many of both an answer is given, which has 6 MB
+_RETRIES_S = (0.1, 0.4, 1.6, 6.4)  # nobody waits for a look, and a piece is long: better late than again
 
 
 @telemetry.silent_on_values(SERVICE)
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """What was found. Drift is a bug, and an alarm; open items were moving, or are behind in stream, queue or index."""
+
+    def is_time_over() -> bool:
+        return bool(context.get_remaining_time_in_millis() / 1000 < RESERVE_S)
+
     if event.get("scheduled"):
-        return _scheduled(lambda: context.get_remaining_time_in_millis() / 1000 < RESERVE_S)
+        return _scheduled(is_time_over)
     if event.get("report"):
         return wiring.run_table().load()
     repair = _flag(event, "repair")
     if _flag(event, "all"):
-        return _all(event, repair, lambda: context.get_remaining_time_in_millis() / 1000 < RESERVE_S)
+        return _all(event, repair, is_time_over)
     return _item(parse_target(parse_object(event.get("item"), "item"), "item."), repair)
 
 
 def _item(target: Target, repair: bool) -> dict[str, Any]:
     refused = _refusal() if repair else None
-    done = _reconcile([target], repair=repair and refused is None)
+    done = _reconcile([target], repair and refused is None, lambda: False)
     verdict, seen = "exact", done.exact.get(target)
     if seen is None:
         verdict, seen = done.open[target] if done.open else ("drift", done.found[0].proven)
@@ -59,21 +69,25 @@ def _all(event: Mapping[str, Any], repair: bool, is_time_over: Callable[[], bool
     run: dict[str, Any] = {"cursor": event.get("cursor")}
     refused = _refusal() if repair else None
     while True:
-        _piece(run, full=True, repair=repair and refused is None, is_time_over=is_time_over)
-        if run["cursor"] is None or is_time_over() or time.monotonic() >= until:
+        _piece(run, True, repair and refused is None, is_time_over, until)
+        full = len(run["found"]) + len(run["open"]) >= _ANSWERED
+        if run["cursor"] is None or full or is_time_over() or time.monotonic() >= until:
             return {**run, "repair_refused": refused}
 
 
 def _scheduled(is_time_over: Callable[[], bool]) -> dict[str, Any]:
+    """Goes on with the run of the day. Once a week it looks at every item, changed or not."""
     run = wiring.run_table().load()
     now_s = wiring.now_ms() // 1000
     if run.get("done_s") and now_s - run["started_s"] < RUN_EVERY_S:
         return run
     if not run or run.get("done_s"):
+        last_full_s = run.get("full_s", 0)
         run = {"cursor": None, "started_s": now_s}
+        run["full_s"] = now_s if now_s - last_full_s >= FULL_EVERY_S else last_full_s
     while not is_time_over():
-        _piece(run, full=False, repair=False, is_time_over=is_time_over)
-        run["found"] = run["found"][:_REPORTED]
+        _piece(run, run["full_s"] == run["started_s"], False, is_time_over, float("inf"))
+        run["found"], run["open"] = run["found"][:_REPORTED], run["open"][:_REPORTED]
         if run["cursor"] is None:
             run["done_s"] = wiring.now_ms() // 1000
         wiring.run_table().save(run)
@@ -82,32 +96,41 @@ def _scheduled(is_time_over: Callable[[], bool]) -> dict[str, Any]:
     return run
 
 
-def _piece(run: dict[str, Any], *, full: bool, repair: bool, is_time_over: Callable[[], bool]) -> None:
+def _piece(run: dict[str, Any], full: bool, repair: bool, is_time_over: Callable[[], bool], until: float) -> None:
     """Looks at the next targets and adds what was found to the run. Ending anywhere repeats the piece."""
-    now_s = wiring.now_ms() // 1000
     page = reconciliation.gather(
-        wiring.audit_tables(), run["cursor"], full=full, now_s=now_s, is_time_over=is_time_over
+        wiring.audit_tables(),
+        run["cursor"],
+        full=full,
+        now_s=wiring.now_ms() // 1000,
+        is_time_over=lambda: is_time_over() or time.monotonic() >= until,
     )
-    done = _reconcile(page.targets, repair=repair)
+    done = _reconcile(page.targets, repair, is_time_over)
     run["cursor"] = page.cursor
-    run["checked"] = run.get("checked", 0) + len(page.targets)
-    run["unchanged"] = run.get("unchanged", 0) + page.passed_over
-    run["drift"] = run.get("drift", 0) + sum(found.drift for found in done.found)
+    for name, more in {
+        "checked": len(page.targets),
+        "unchanged": page.passed_over,
+        "wrong": len(done.found),
+        "left_open": len(done.open),
+        "drift": sum(found.drift for found in done.found),
+    }.items():
+        run[name] = run.get(name, 0) + more
     run["found"] = run.get("found", []) + _findings(done.found)
     run["open"] = run.get("open", []) + [{**_named(t), "verdict": verdict} for t, (verdict, _) in done.open.items()]
 
 
-def _reconcile(targets: tuple[Target, ...] | list[Target], *, repair: bool) -> Reconciled:
+def _reconcile(targets: Sequence[Target], repair: bool, is_time_over: Callable[[], bool]) -> Reconciled:
     tables, executor = wiring.audit_tables(), wiring.executor()
     done = reconciliation.reconcile(
         targets,
         books=tables,
-        stream=_touched,
-        parked=lambda: wiring.parked_queue().waiting() > 0,
-        spread=lambda work, some: spread(executor, work, some),
+        stream=lambda suspects: _touched(suspects, is_time_over),
+        parked=lambda: _parked(repair),
+        spread=lambda look, some: spread(executor, _patiently(look), some),
         repair=repair,
-        settle_s=SETTLE_S,
+        settle_s=SETTLE_TO_REPAIR_S if repair else SETTLE_S,
         sleep=time.sleep,
+        is_time_over=is_time_over,
     )
     tables.verified({target: seen.rows.digest for target, seen in done.exact.items()}, wiring.now_ms() // 1000)
     with telemetry.metrics(SERVICE) as metrics:
@@ -118,15 +141,44 @@ def _reconcile(targets: tuple[Target, ...] | list[Target], *, repair: bool) -> R
     return done
 
 
-def _touched(targets: Set[Target]) -> Mapping[Target, Touched]:
-    return reconciliation.touched(
-        wiring.like_stream().records(),
+def _patiently(look: Callable[[Target], Look]) -> Callable[[Target], Look]:
+    def looked(target: Target) -> Look:
+        for pause_s in _RETRIES_S:
+            try:
+                return look(target)
+            except Unavailable:
+                time.sleep(random.uniform(pause_s / 2, pause_s))  # noqa: S311 (jitter)
+        return look(target)
+
+    return looked
+
+
+def _parked(repair: bool) -> bool:
+    """Whether a parked record waits to be settled; for a correction, also one that failed and may be redriven."""
+    return wiring.parked_queue().waiting() > 0 or (repair and wiring.parked_dead_queue().waiting() > 0)
+
+
+def _touched(targets: Set[Target], is_time_over: Callable[[], bool]) -> Mapping[Target, Touched] | None:
+    """What the stream says of the targets; None if time ran out before its end."""
+    cut_short = False
+
+    def records() -> Iterator[tuple[str, Record]]:
+        nonlocal cut_short
+        for i, record in enumerate(wiring.like_stream().records()):
+            if i % 1_000 == 0 and is_time_over():
+                cut_short = True
+                return
+            yield record
+
+    said = reconciliation.touched(
+        records(),
         targets,
         read=read_change,
         like_of=like_of,
         lane_of=lambda shard_id: fold.lane(shard_id, wiring.settings().counter_rows),
         now_s=wiring.now_ms() // 1000,
     )
+    return None if cut_short else said
 
 
 def _refusal() -> str | None:

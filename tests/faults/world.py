@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import inspect
 import itertools
 import random
 from collections import Counter as Tally
@@ -212,7 +213,7 @@ class World:
                 patch("time.sleep", self._clock.sleep),
                 patch.object(wiring, "now_ms", lambda: self._clock.now_ms),
                 patch.object(wiring, "counter_table", lambda: self._environment),
-                patch.dict(self._aggregator.__globals__, read_change=self._read_change),
+                patch.dict(inspect.unwrap(self._aggregator).__globals__, read_change=self._read_change),
                 self._injector.over(self._client, self._sqs),
                 contextlib.redirect_stdout(_Nothing()),  # metrics
             ):

@@ -18,6 +18,7 @@ from tallymark.aggregation import LaneUnknown
 from tallymark.fold import Mark
 from tallymark.model import Target
 from tallymark.runtime import wiring
+from tallymark.runtime.telemetry import HandlerFailed
 from tallymark.storage import counter_table
 from tests.bench.events import function
 from tests.integration.conftest import Tables, new_target
@@ -187,7 +188,7 @@ def test_a_record_that_the_next_version_understands_is_counted_once_from_the_que
 
     event = batch([record(target, "user")])
     with monkeypatch.context() as old_version:
-        old_version.setitem(aggregator.__globals__, "read_change", does_not_understand)
+        old_version.setitem(aggregator.__wrapped__.__globals__, "read_change", does_not_understand)
         aggregator(event, Context())
         aggregator(event, Context())
     aggregator(event, Context())
@@ -282,7 +283,7 @@ def test_an_error_that_will_not_pass_fails_the_batch(tables: Tables, aggregator:
     def refuses(_request: Any) -> Any:
         raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "BatchExecuteStatement")
 
-    with injected(wiring.dynamodb(), "BatchExecuteStatement", refuses), pytest.raises(ClientError):
+    with injected(wiring.dynamodb(), "BatchExecuteStatement", refuses), pytest.raises(HandlerFailed, match="AccessDen"):
         aggregator(batch([record(target, "user")]), Context())
 
 

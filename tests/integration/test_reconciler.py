@@ -63,7 +63,8 @@ def reconciler(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     for queue in ("ParkedQueueUrl", "ParkedDeadQueueUrl"):
         boto3.client("sqs").purge_queue(QueueUrl=tables.outputs[queue])
     handler = function("reconciler").handler
-    monkeypatch.setitem(_globals(handler), "SETTLE_S", 0.0)
+    for pause in ("SETTLE_S", "SETTLE_TO_REPAIR_S"):
+        monkeypatch.setitem(_globals(handler), pause, 0.0)
     yield handler
     wiring.reset()
 
@@ -83,7 +84,7 @@ def everything(reconciler: Any, **options: Any) -> Answer:
     whole: Answer = {"found": [], "open": [], "checked": 0}
     cursor = None
     while True:
-        piece = reconciler({"all": True, "cursor": cursor, **options}, Context())
+        piece = reconciler({"all": True, "cursor": cursor, **options}, Context(900_000))
         whole = {name: whole[name] + piece[name] for name in whole}
         cursor = piece["cursor"]
         if cursor is None:
@@ -217,8 +218,8 @@ def test_an_item_that_moves_between_the_looks_is_left_alone(
     users = itertools.count()
     touched = _globals(reconciler)["_touched"]
 
-    def moving(targets: Any) -> Any:
-        said = touched(targets)
+    def moving(*asked: Any) -> Any:
+        said = touched(*asked)
         likes.like(tables.likes, LikeKey(f"user-{next(users)}", target), at_ms=1)
         feed()
         return said
@@ -252,6 +253,22 @@ def test_a_parked_record_is_waited_for(tables: Tables, feed: Feed, reconciler: A
     assert item(reconciler, target, repair=True)["verdict"] == "pending"
     sqs.purge_queue(QueueUrl=url)
     assert item(reconciler, target)["verdict"] == "drift"
+
+
+def test_a_record_that_dies_while_a_run_goes_on_stops_the_correction(
+    tables: Tables, reconciler: Any, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(tables, target, 1)
+    sqs, url = boto3.client("sqs"), tables.outputs["ParkedDeadQueueUrl"]
+    touched = _globals(reconciler)["_touched"]
+
+    def dying(*asked: Any) -> Any:
+        sqs.send_message(QueueUrl=url, MessageBody="{}")
+        return touched(*asked)
+
+    monkeypatch.setitem(_globals(reconciler), "_touched", dying)
+    assert item(reconciler, target, repair=True)["verdict"] == "pending"
+    assert count(tables, target) == {"like": 1}
 
 
 def test_nothing_is_corrected_while_a_record_lies_in_the_dead_queue(
@@ -373,6 +390,17 @@ def test_a_run_that_dies_at_any_call_and_starts_again_ends_right(
     assert all(count(tables, target) == {"like": 2} for target in targets)
 
 
+def test_a_walk_stops_when_time_is_over_though_it_found_nothing_to_look_at(
+    tables: Tables, reconciler: Any, small_pieces: None
+) -> None:
+    """Each call reads a page at least, so that it gets on, and no more than its time allows."""
+    cursor, calls = None, 0
+    while cursor is not None or not calls:
+        cursor = reconciler({"all": True, "cursor": cursor, "seconds": 1000}, Context(remaining_ms=0))["cursor"]
+        calls += 1
+    assert calls > 3
+
+
 # --- the scheduled run ------------------------------------------------------------------------------------------
 
 
@@ -440,6 +468,7 @@ def test_the_scheduled_run_goes_on_where_it_stood_and_then_rests_for_a_day(
     assert len(pieces) > 3
     assert [piece["checked"] for piece in pieces] == sorted(piece["checked"] for piece in pieces)
     assert pieces[-1]["checked"] >= 20
+    assert pieces[-1]["full_s"] == now // 1000
     assert scheduled(reconciler) == pieces[-1] == json.loads(json.dumps(reconciler({"report": True}, Context())))
     monkeypatch.setattr(wiring, "now_ms", lambda: now + 86_400_000)
     assert scheduled(reconciler)["started_s"] > pieces[-1]["started_s"]

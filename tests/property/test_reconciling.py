@@ -146,6 +146,7 @@ class World:
             repair=True,
             settle_s=3.0,
             sleep=lambda _: self.happen(),
+            is_time_over=lambda: False,
         )
 
     def wrong_in_the_end(self) -> int:

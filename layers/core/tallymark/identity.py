@@ -104,7 +104,7 @@ def _actor_of_signature(authorizer: Mapping[str, Any]) -> Actor:
 
 
 def _actor_of_service_key(sent: str, genuine: str) -> Actor:
-    if not hmac.compare_digest(sent.encode(), genuine.encode()):
+    if not hmac.compare_digest(sent.encode("utf-8", "surrogatepass"), genuine.encode()):
         raise Unauthorized("the service key is not the one of this deployment")
     return Actor(service=True)
 

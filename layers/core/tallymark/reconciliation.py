@@ -3,8 +3,9 @@
 A difference between the two is no drift yet: a like is recorded at once, counted a second later, and
 in its index at some moment of its own. So one is believed only when all of this holds:
 
-- two looks, some seconds apart, show the same rows (numbers and marks) and the same records;
-- between them the whole stream was read, and no record of the item lies beyond its row's mark;
+- two looks show the same rows (numbers and marks) and the same records;
+- between them, some seconds after the first, the whole stream was read, and no record of the item lies beyond its
+  row's mark;
 - the index shows what the stream says last of each like that was touched within the hour;
 - no parked record waits to be settled.
 
@@ -26,7 +27,7 @@ from .errors import InvalidRequest
 from .fold import Change, Lane
 from .model import Counter, Like, LikeKey, Target
 
-PIECE_TARGETS = 500
+PIECE_TARGETS = 1_000
 ROUNDS = 5  # looks at items that moved while they were looked at, before they are left for another run
 WATCHED_S = 3600  # an index that is an hour behind is taken for one that has lost something
 _WATCHED_LIKES = 100_000  # of one item; one with more within the hour is too busy to be judged
@@ -151,7 +152,7 @@ class Reconciled:
 
 
 def gather(pages: Pages, cursor: str | None, *, full: bool, now_s: int, is_time_over: Callable[[], bool]) -> Page:
-    """The next targets to look at: about PIECE_TARGETS of them, or fewer when time is over.
+    """The next targets to look at: about PIECE_TARGETS of them, or those of one page at least when time is over.
 
     A full walk looks at every target, and goes on to those that have likes but no counter row. Any other
     passes over what has not changed since it was found right.
@@ -159,7 +160,7 @@ def gather(pages: Pages, cursor: str | None, *, full: bool, now_s: int, is_time_
     targets: list[Target] = []
     passed_over = 0
     walk, _, start = (cursor or "counted.").partition(".")
-    while len(targets) < PIECE_TARGETS and not (targets and is_time_over()):
+    while True:
         if walk == "counted":
             page = pages.counted_page(start or None, skip_unchanged=not full, now_s=now_s)
         elif walk == "uncounted":
@@ -173,7 +174,8 @@ def gather(pages: Pages, cursor: str | None, *, full: bool, now_s: int, is_time_
             return Page(tuple(targets), passed_over, None)
         if not start:
             walk = "uncounted"
-    return Page(tuple(targets), passed_over, f"{walk}.{start}")
+        if len(targets) >= PIECE_TARGETS or is_time_over():
+            return Page(tuple(targets), passed_over, f"{walk}.{start}")
 
 
 def look(books: Books, target: Target, watched: Set[LikeKey] = frozenset()) -> Look:
@@ -240,36 +242,46 @@ def reconcile(
     targets: Sequence[Target],
     *,
     books: Books,
-    stream: Callable[[Set[Target]], Mapping[Target, Touched]],
+    stream: Callable[[Set[Target]], Mapping[Target, Touched] | None],
     parked: Callable[[], bool],
     spread: Spread,
     repair: bool,
     settle_s: float,
     sleep: Callable[[float], None],
+    is_time_over: Callable[[], bool],
 ) -> Reconciled:
     """Looks at each target, and again at those that differ until they are proven exact or wrong.
 
-    `stream` reads the whole stream, once per round; `parked` tells whether a parked record waits.
+    `settle_s` lies between a look and the reading of the stream: what the index shows in the one has reached the
+    other by then. `stream` reads the whole stream, once per round, and gives None when time ran out; `parked` tells
+    whether a parked record waits. What is not judged when time is over stays open.
     Safe to end anywhere and to repeat: a correction that landed is seen as such by the next look.
     """
     exact: dict[Target, Look] = {}
     found: list[Finding] = []
-    verdicts: dict[Target, Verdict] = {}
     looks = _look_at(targets, books, spread)
+    verdicts: dict[Target, Verdict] = {}
     for _ in range(ROUNDS):
         suspects = _set_apart(looks, exact)
-        if not suspects:
+        verdicts = dict.fromkeys(suspects, "moving")
+        if not suspects or is_time_over():
             break
-        sleep(settle_s)
-        firsts = _look_at(suspects, books, spread)
-        suspects = _set_apart(firsts, exact)
-        said = stream(set(suspects)) if suspects else {}
         waits = parked()
-        looks = {}
-        for target, second in _look_at(suspects, books, spread, said).items():
+        firsts = looks
+        sleep(settle_s)
+        looks = _look_at(
+            suspects, books, spread
+        )  # most were only on their way, and the stream need not be read for them
+        still = [target for target in _set_apart(looks, exact) if looks[target].same_as(firsts[target])]
+        said = stream(set(still)) if still else {}
+        if said is None:
+            break
+        waits = parked() or waits
+        for target, second in _look_at(still, books, spread, said).items():
             verdict = judge(firsts[target], second, said.get(target) or Touched())
             if verdict == "drift" and not waits:
                 found.append(_settle(books, target, second, repair=repair))
+                del looks[target]
                 continue
             looks[target], verdicts[target] = second, "pending" if verdict == "drift" else verdict
     left = _set_apart(looks, exact)

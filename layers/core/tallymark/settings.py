@@ -12,7 +12,7 @@ from .tokens import Key, parse_keys
 AuthMode = Literal["open", "jwt", "iam"]
 
 _CACHE_URL = re.compile(r"valkeys?://[^/\s]+:\d+(/\d+)?")
-_ISSUER = re.compile(r"https?://[^/?#\s]+(/[^?#\s]*)?")
+_ISSUER = re.compile(r"(https://[^/?#\s]+|http://(localhost|127\.0\.0\.1)(:\d+)?)(/[^?#\s]*)?")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_ROWS = 1000  # row numbers have three digits in their keys
 
@@ -63,7 +63,7 @@ class Settings:
         if settings.auth_mode == "jwt":
             for name in ("jwt_issuer", "jwt_audience"):
                 if not getattr(settings, name):
-                    raise ValueError(f"the environment variable {name.upper()}: must not be empty with AUTH_MODE jwt")
+                    raise BadSetting(f"the environment variable {name.upper()}: must not be empty with AUTH_MODE jwt")
         return settings
 
 

@@ -75,8 +75,8 @@ def verify(token: str, keys: Keys, *, issuer: str, audience: str, now_s: float) 
     header = _json_object(_decoded(parts[0], "header"), "header")
     algorithm, key_id = _checked_header(header)
     signature = _decoded(parts[2], "signature")
-    signed = token.rpartition(".")[0].encode()  # ASCII: the signature and both parts could be decoded
     payload = _decoded(parts[1], "payload")
+    signed = token.rpartition(".")[0].encode()  # ASCII: the signature and both parts could be decoded
     if not any(is_signed(signed, signature, key, algorithm) for key in _named(keys.known(key_id), key_id, algorithm)):
         raise Unauthorized("the token is not signed with the key that it names")
     claims = _json_object(payload, "payload")

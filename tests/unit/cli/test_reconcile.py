@@ -28,6 +28,7 @@ class Reconciler:
         self.place: tuple[str, str | None] = ("", "")
         self._home = tmp_path
         monkeypatch.setattr(reconcile_command, "invoker", self._invoker)
+        monkeypatch.setattr(reconcile_command, "_PAUSE_S", 0.0)
         monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
 
     def _invoker(self, stack: str, endpoint_url: str | None) -> reconcile_command.Invoke:
@@ -36,7 +37,10 @@ class Reconciler:
 
     def _invoke(self, event: dict[str, Any]) -> dict[str, Any]:
         self.asked.append(event)
-        return self.answers.pop(0)
+        answer = self.answers.pop(0)
+        if "fails" in answer:
+            raise reconcile_command.ReconcilerFailed(answer["fails"])
+        return answer
 
     def run(self, *arguments: str, answers: list[dict[str, Any]] | None = None) -> Result:
         self.answers = list(answers or [])
@@ -107,13 +111,38 @@ def test_a_refusal_to_repair_is_told(reconciler: Reconciler) -> None:
     assert f"Nothing was corrected: {why}." in result.stdout
 
 
+def test_a_correction_that_was_not_made_is_not_advised_again(reconciler: Reconciler) -> None:
+    result = reconciler.run("--all", "--repair", answers=[piece(found=[WRONG])])
+    assert result.exit_code == 1
+    assert "run it again" in result.stdout
+    assert "Nothing was changed" not in result.stdout
+
+
+def test_a_piece_that_fails_is_asked_for_again(reconciler: Reconciler) -> None:
+    result = reconciler.run("--all", answers=[{"fails": "busy"}, {"fails": "busy"}, piece()])
+    assert (result.exit_code, result.stdout) == (0, "2 items checked: 0 counted wrong\n")
+
+
+def test_a_run_that_ends_early_tells_what_it_found_and_where_to_go_on(reconciler: Reconciler) -> None:
+    fails = [{"fails": "the store is down"}] * 4
+    result = reconciler.run("--all", answers=[piece(cursor="counted.a", found=[WRONG]), *fails])
+    assert result.exit_code == 1
+    assert "post 7: like counted 5" in result.stdout
+    assert "the store is down\nGo on with --from counted.a" in result.stderr
+    reconciler.run("--all", "--from", "counted.a", answers=[piece()])
+    assert reconciler.asked[-1]["cursor"] == "counted.a"
+
+
 def test_without_options_it_tells_what_the_daily_run_found(reconciler: Reconciler) -> None:
     assert "not begun yet" in reconciler.run(answers=[{}]).output
-    run = {"started_s": 1_769_860_800, "done_s": 1_769_860_900, "checked": 5, "unchanged": 1000, "found": [WRONG]}
+    run: dict[str, Any] = {"started_s": 1_769_860_800, "done_s": 1_769_860_900, "checked": 5, "unchanged": 1000}
+    run |= {"wrong": 2, "left_open": 3, "found": [WRONG]}
     result = reconciler.run(answers=[run])
     assert result.exit_code == 1
     assert "Daily run of 2026-01-31 12:00 UTC: 5 items checked, 1,000 unchanged" in result.output
-    assert "post 7: like counted 5" in result.output
+    assert "2 counted wrong, 3 not judged\npost 7: like counted 5" in result.output
+    assert "... and more" in result.output
+    assert reconciler.run(answers=[{"started_s": 1, "done_s": 2, "left_open": 1}]).exit_code == 1
 
 
 @pytest.mark.parametrize("arguments", [["--repair"], ["--all", "--item", "post", "7"], ["--item", "post"]])

@@ -21,6 +21,13 @@ from tallymark.cli.options import show
 _PIECE_SECONDS = 10  # after which the function answers with what it has, so that progress can be shown
 _READ_TIMEOUT_S = 910  # the function's own limit is 900 s
 _ASKED_AGAIN = 100  # open items, singly, at the end of a full run
+_TRIES = 4  # of a piece; each may be repeated
+_PAUSE_S = 2.0
+
+
+class ReconcilerFailed(click.ClickException):
+    """The reconciler was found and did not answer, or answered with an error."""
+
 
 Invoke = Callable[[dict[str, Any]], dict[str, Any]]
 """Calls the reconciler with an event and returns its answer; raises ClickException."""
@@ -36,6 +43,7 @@ _WHY = {
 class Run:
     """What a full run has found so far."""
 
+    cursor: str | None = None
     checked: int = 0
     found: list[dict[str, Any]] = field(default_factory=list)
     open: list[dict[str, Any]] = field(default_factory=list)
@@ -46,6 +54,7 @@ class Run:
 @click.option("--item", nargs=2, metavar="ITEM_TYPE ITEM_ID", help="Recount one item.")
 @click.option("--all", "every", is_flag=True, help="Recount every item.")
 @click.option("--repair", is_flag=True, help="Correct what is proven wrong.")
+@click.option("--from", "cursor", help="Go on with --all where a run ended that failed.")
 @click.option("--stack", default="tallymark", show_default=True, envvar="TALLYMARK_STACK", help="The stack's name.")
 @click.option(
     "--endpoint-url", envvar="AWS_ENDPOINT_URL", help="Of an emulator; the running local stack's if there is one."
@@ -57,6 +66,7 @@ def reconcile_command(
     item: tuple[str, str] | None,
     every: bool,
     repair: bool,
+    cursor: str | None,
     stack: str,
     endpoint_url: str | None,
     on_aws: bool,
@@ -76,49 +86,75 @@ def reconcile_command(
     invoke = invoker(stack, endpoint)
     if item:
         answer = invoke(_event_of(*item, repair=repair))
-        show(answer, _item_text(answer), as_json=as_json)
+        show(answer, _item_text(answer, repair), as_json=as_json)
         wrong = answer["verdict"] != "exact" and not answer.get("repaired")
     elif every:
-        run = _run_all(invoke, repair)
+        run = Run(cursor)
+        failure = _run_all(run, invoke, repair)
         answer = {"checked": run.checked, "found": run.found, "open": run.open, "repair_refused": run.repair_refused}
-        show(answer, _run_text(run), as_json=as_json)
+        show(answer, _run_text(run, repair), as_json=as_json)
+        if failure:
+            raise click.ClickException(
+                f"{failure.message}\nGo on with --from {run.cursor}" if run.cursor else failure.message
+            )
         wrong = bool(run.open) or not all(found["repaired"] for found in run.found)
     else:
         answer = invoke({"report": True})
         show(answer, _report_text(answer), as_json=as_json)
-        wrong = bool(answer.get("found"))
+        wrong = bool(answer.get("wrong") or answer.get("left_open"))
     if wrong:
         click.get_current_context().exit(1)
 
 
-def _run_all(invoke: Invoke, repair: bool) -> Run:
-    run = Run()
-    for piece in _pieces(invoke, repair):
-        run.checked += piece["checked"]
-        run.found += piece["found"]
-        run.open += piece["open"]
-        run.repair_refused = piece["repair_refused"]
-        _progress(f"{run.checked:,} items checked, {len(run.found):,} counted wrong, {len(run.open):,} still moving")
-    _progress("")
-    if len(run.open) <= _ASKED_AGAIN:
-        again, run.open = run.open, []
-        for entry in again:
-            answer = invoke(_event_of(entry["item_type"], entry["item_id"], repair=repair))
-            if answer["verdict"] == "drift":
-                run.found.append(answer)
-            elif answer["verdict"] != "exact":
-                run.open.append({**entry, "verdict": answer["verdict"]})
-    return run
+def _run_all(run: Run, invoke: Invoke, repair: bool) -> click.ClickException | None:
+    """All pieces, from the run's cursor on; the failure that ended it, if one did."""
+    try:
+        for piece in _pieces(run, invoke, repair):
+            run.checked += piece["checked"]
+            run.found += piece["found"]
+            run.open += piece["open"]
+            run.repair_refused = piece["repair_refused"]
+            wrong, moving = len(run.found), len(run.open)
+            _progress(f"{run.checked:,} items checked, {wrong:,} counted wrong, {moving:,} still moving")
+        _ask_again(run, invoke, repair)
+    except click.ClickException as failure:
+        return failure
+    finally:
+        _progress("")
+    return None
 
 
-def _pieces(invoke: Invoke, repair: bool) -> Iterator[dict[str, Any]]:
-    cursor: str | None = None
+def _ask_again(run: Run, invoke: Invoke, repair: bool) -> None:
+    """What was moving, by itself, unless it is too much."""
+    if len(run.open) > _ASKED_AGAIN:
+        return
+    again, run.open = run.open, []
+    for entry in again:
+        answer = invoke(_event_of(entry["item_type"], entry["item_id"], repair=repair))
+        if answer["verdict"] == "drift":
+            run.found.append(answer)
+        elif answer["verdict"] != "exact":
+            run.open.append({**entry, "verdict": answer["verdict"]})
+
+
+def _pieces(run: Run, invoke: Invoke, repair: bool) -> Iterator[dict[str, Any]]:
     while True:
-        piece = invoke({"all": True, "cursor": cursor, "repair": repair, "seconds": _PIECE_SECONDS})
+        event = {"all": True, "cursor": run.cursor, "repair": repair, "seconds": _PIECE_SECONDS}
+        piece = _patiently(invoke, event)
+        run.cursor = piece["cursor"]
         yield piece
-        cursor = piece["cursor"]
-        if cursor is None:
+        if run.cursor is None:
             return
+
+
+def _patiently(invoke: Invoke, event: dict[str, Any]) -> dict[str, Any]:
+    for _ in range(_TRIES - 1):
+        try:
+            return invoke(event)
+        except ReconcilerFailed as failure:
+            click.echo(f"{failure.message}; trying again", err=True)
+            time.sleep(_PAUSE_S)
+    return invoke(event)
 
 
 def _event_of(item_type: str, item_id: str, *, repair: bool) -> dict[str, Any]:
@@ -128,28 +164,31 @@ def _event_of(item_type: str, item_id: str, *, repair: bool) -> dict[str, Any]:
 # --- what is shown --------------------------------------------------------------------------------------
 
 
-def _item_text(answer: Mapping[str, Any]) -> str:
+def _item_text(answer: Mapping[str, Any], repair: bool) -> str:
     name = f"{answer['item_type']} {answer['item_id']}"
     if answer["verdict"] == "exact":
         return f"{name}: exact, {sum(answer['counted'].values()):,}"
     if answer["verdict"] == "drift":
-        return "\n".join([_found_text(answer), *_advice([answer], answer["repair_refused"])])
+        return "\n".join([_found_text(answer), *_advice([answer], answer["repair_refused"], repair)])
     return f"{name}: not to be judged now, {_WHY[answer['verdict']]}; try again in a moment"
 
 
-def _run_text(run: Run) -> str:
+def _run_text(run: Run, repair: bool) -> str:
     head = f"{run.checked:,} items checked: {len(run.found):,} counted wrong"
     lines = [head + (f", {len(run.open):,} not judged" if run.open else "")]
     lines += [_found_text(found) for found in run.found]
     lines += [f"{entry['item_type']} {entry['item_id']}: not judged, {_WHY[entry['verdict']]}" for entry in run.open]
-    return "\n".join(lines + _advice(run.found, run.repair_refused))
+    return "\n".join(lines + _advice(run.found, run.repair_refused, repair))
 
 
-def _advice(found: list[Any], refused: str | None) -> list[str]:
+def _advice(found: list[Any], refused: str | None, repair: bool) -> list[str]:
     if refused:
         return [f"Nothing was corrected: {refused}."]
-    left = [entry for entry in found if not entry["repaired"]]
-    return ["Nothing was changed; --repair corrects the counts."] if left else []
+    if all(entry["repaired"] for entry in found):
+        return []
+    if repair:
+        return ["What is not said to be corrected changed in that moment, or was just corrected; run it again."]
+    return ["Nothing was changed; --repair corrects the counts."]
 
 
 def _found_text(found: Mapping[str, Any]) -> str:
@@ -168,9 +207,12 @@ def _report_text(run: Mapping[str, Any]) -> str:
     ended = "" if run.get("done_s") else ", not ended yet"
     lines = [
         f"Daily run of {begun}{ended}: {run.get('checked', 0):,} items checked, {run.get('unchanged', 0):,} unchanged "
-        f"since they were found right, {len(run.get('found', [])):,} counted wrong"
+        f"since they were found right, {run.get('wrong', 0):,} counted wrong, {run.get('left_open', 0):,} not judged"
     ]
-    return "\n".join(lines + [_found_text(found) for found in run.get("found", [])])
+    lines += [_found_text(found) for found in run.get("found", [])]
+    if run.get("wrong", 0) > len(run.get("found", [])):
+        lines.append("... and more; --all recounts every item now")
+    return "\n".join(lines)
 
 
 def _progress(text: str) -> None:
@@ -192,7 +234,7 @@ def _local_endpoint(folder: Path) -> str | None:
 
 
 def invoker(stack: str, endpoint_url: str | None) -> Invoke:
-    """Calls the reconciler of a stack, found by its outputs."""
+    """Calls the reconciler of a stack, found by its outputs. ClickException if there is none."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
@@ -201,19 +243,23 @@ def invoker(stack: str, endpoint_url: str | None) -> Invoke:
     session = boto3.Session("test", "test", region_name="us-east-1") if endpoint_url else boto3.Session()
     patient = Config(read_timeout=_READ_TIMEOUT_S, retries={"total_max_attempts": 1})
 
+    where = endpoint_url or "AWS"
+    try:
+        cloudformation = session.client("cloudformation", endpoint_url=endpoint_url)
+        outputs = cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["Outputs"]
+        name = next(o["OutputValue"] for o in outputs if o["OutputKey"] == "ReconcilerFunction")
+        client = session.client("lambda", endpoint_url=endpoint_url, config=patient)
+    except (BotoCoreError, ClientError, StopIteration, KeyError) as error:
+        raise click.ClickException(f"no reconciler of a stack {stack} at {where}: {error}") from error
+
     def invoke(event: dict[str, Any]) -> dict[str, Any]:
         try:
-            cloudformation = session.client("cloudformation", endpoint_url=endpoint_url)
-            outputs = cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["Outputs"]
-            name = next(o["OutputValue"] for o in outputs if o["OutputKey"] == "ReconcilerFunction")
-            client = session.client("lambda", endpoint_url=endpoint_url, config=patient)
             answer = client.invoke(FunctionName=name, Payload=json.dumps(event).encode())
             body = json.loads(answer["Payload"].read())
-        except (BotoCoreError, ClientError, StopIteration, KeyError) as error:
-            where = endpoint_url or "AWS"
-            raise click.ClickException(f"no reconciler of a stack {stack} at {where}: {error}") from error
+        except (BotoCoreError, ClientError, ValueError) as error:
+            raise ReconcilerFailed(f"the reconciler of {stack} at {where} cannot be asked: {error}") from error
         if answer.get("FunctionError"):
-            raise click.ClickException(f"the reconciler failed: {body.get('errorMessage', body)}")
+            raise ReconcilerFailed(f"the reconciler failed: {body.get('errorMessage', body)}")
         return dict(body)
 
     return invoke

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodbstreams import DynamoDBStreamsClient
 
 _PAGE_RECORDS = 1_000  # DynamoDB Streams API Reference, GetRecords
-_EMPTY_PAGES = 5  # in a row, that are taken for the end of an open shard: one alone may be a gap
+# In a row, that are taken for the end of an open shard. GetRecords may answer none though more lie ahead ("it might
+# take multiple calls", API Reference) and gives no bound; readers of such streams take five for the end.
+_EMPTY_PAGES = 10
 
 _DELTAS = {"INSERT": 1, "REMOVE": -1, "MODIFY": 0}
 
@@ -63,21 +65,25 @@ class LikeStream:
 
         What is written while this reads may be missing from the end.
         """
-        for shard_id in self._shards():
+        for shard_id, ended in self._shards():
             with transient_as_unavailable():
                 start = self._client.get_shard_iterator(
                     StreamArn=self._arn, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON"
                 )
-            yield from ((shard_id, record) for record in self._read(start["ShardIterator"]))
+            yield from ((shard_id, record) for record in self._read(start["ShardIterator"], ended))
 
-    def _shards(self) -> list[str]:
-        """Every shard that can still be read, each after its parent."""
+    def _shards(self) -> list[tuple[str, bool]]:
+        """Every shard that can still be read, each after its parent, and whether it is closed."""
         parents: dict[str, str | None] = {}
+        ended: set[str] = set()
         request: dict[str, Any] = {"StreamArn": self._arn}
         while True:
             with transient_as_unavailable():
                 description = self._client.describe_stream(**request)["StreamDescription"]
-            parents |= {shard["ShardId"]: shard.get("ParentShardId") for shard in description["Shards"]}
+            for shard in description["Shards"]:
+                parents[shard["ShardId"]] = shard.get("ParentShardId")
+                if "EndingSequenceNumber" in shard.get("SequenceNumberRange", {}):
+                    ended.add(shard["ShardId"])
             if "LastEvaluatedShardId" not in description:
                 break
             request["ExclusiveStartShardId"] = description["LastEvaluatedShardId"]
@@ -87,11 +93,11 @@ class LikeStream:
             while (parent := parents[lineage[-1]]) in parents and parent not in ordered:
                 lineage.append(str(parent))
             ordered |= dict.fromkeys(reversed(lineage))
-        return list(ordered)
+        return [(shard_id, shard_id in ended) for shard_id in ordered]
 
-    def _read(self, iterator: str | None) -> Iterator[Record]:
+    def _read(self, iterator: str | None, ended: bool) -> Iterator[Record]:
         empty = 0
-        while iterator and empty < _EMPTY_PAGES:
+        while iterator and (ended or empty < _EMPTY_PAGES):  # a closed shard ends by itself
             try:
                 with transient_as_unavailable():
                     page = self._client.get_records(ShardIterator=iterator, Limit=_PAGE_RECORDS)
