@@ -11,8 +11,8 @@ follows from one seed.
 from __future__ import annotations
 
 import contextlib
-import io
 import inspect
+import io
 import itertools
 import random
 from collections import Counter as Tally
