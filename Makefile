@@ -98,6 +98,10 @@ chaos: .venv/.dev ## Load a whole stack for ten minutes while its parts are kill
 drift: .venv/.dev ## Make 1,000 of 10,000 counts wrong beside live traffic; the reconciler has to find and correct them
 	@$(PY) -m tests.bench.drift $(ARGS)
 
+.PHONY: fuzz
+fuzz: .venv/.dev ## Make 20,000 random requests; every answer is what the document and a dictionary say
+	@TALLYMARK_FUZZ=thorough $(PY) -m pytest tests/e2e/test_fuzz.py tests/e2e/test_model.py $(ARGS)
+
 .PHONY: mutants
 mutants: .venv/.dev ## Take away one defence at a time; fails where no test notices (ARGS="row-condition")
 	@$(PY) -m tests.mutants $(ARGS)
