@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
 
 from infra.local.processes import HOST, Process, StartStop, free_port, require_free
 
@@ -115,17 +114,16 @@ def aws_environment(endpoint_url: str) -> dict[str, str]:
 
 
 def session(endpoint_url: str) -> boto3.Session:
-    """A session whose clients talk to the emulator.
-
-    Where AWS_ENDPOINT_URL is set, localstack_client takes that instead.
-    """
+    """A session whose clients talk to this emulator, whatever AWS_ENDPOINT_URL says."""
+    from localstack_client.config import get_service_endpoints
     from localstack_client.session import Session
 
-    made = Session(
-        aws_access_key_id=ACCESS_KEY,
-        aws_secret_access_key=SECRET_KEY,
-        region_name=REGION,
-        localstack_host=urlsplit(endpoint_url).netloc,
-    )
+    class AtEndpoint(Session):  # type: ignore[misc]
+        """localstack_client lets the environment go before its own argument."""
+
+        def __init__(self) -> None:
+            super().__init__(aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY, region_name=REGION)
+            self._service_endpoint_mapping: dict[str, str] = dict.fromkeys(get_service_endpoints(), endpoint_url)
+
     # It is used like boto3's own, of which it is no subclass.
-    return cast("boto3.Session", made)
+    return cast("boto3.Session", AtEndpoint())

@@ -239,7 +239,8 @@ def reconciler(ways: Ways) -> None:
     for url in (wiring.settings().parked_queue_url, wiring.settings().parked_dead_queue_url):
         unheard.purge_queue(QueueUrl=url)  # what waits there forbids a repair
     with pytest.MonkeyPatch.context() as quick:
-        quick.setattr(sys.modules["tallymark_functions.ReconcilerFunction"], "SETTLE_S", 0.0)
+        for pause in ("SETTLE_S", "SETTLE_TO_REPAIR_S"):
+            quick.setattr(sys.modules["tallymark_functions.ReconcilerFunction"], pause, 0.0)
         for event in (
             {"item": ways.item},
             {"item": ways.item, "repair": True},

@@ -526,7 +526,7 @@ REPAIR = [
     Defence(
         "parked-waits",
         "A parked record will be counted by its consumer; corrected before, it counts twice.",
-        [Edit(RECONCILIATION, "waits = parked()", "waits = parked() is None")],
+        [Edit(RECONCILIATION, 'if verdict == "drift" and not waits:', 'if verdict == "drift":')],
         [f"{RECONCILER_TESTS}::test_a_parked_record_is_waited_for"],
     ),
 ]
@@ -781,7 +781,7 @@ CALLERS = [
         [
             Edit(
                 IDENTITY,
-                "if not hmac.compare_digest(sent.encode(), genuine.encode()):",
+                'if not hmac.compare_digest(sent.encode("utf-8", "surrogatepass"), genuine.encode()):',
                 "if not genuine.startswith(sent):",
             )
         ],
