@@ -8,7 +8,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import multiprocessing
+import os
+import signal
 import sys
+import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
@@ -54,9 +57,22 @@ def reports(first_seed: int, jobs: int) -> Iterator[Report]:
     """The worlds of all seeds from the first on, without an end, in the order in which they end."""
     if jobs == 1:
         yield from map(run, itertools.count(first_seed))
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+    with multiprocessing.get_context("fork").Pool(jobs, _end_with, (os.getpid(),)) as pool:
         for start in itertools.count(first_seed, 100 * jobs):
             yield from pool.imap_unordered(run, range(start, start + 100 * jobs), chunksize=5)
+
+
+def _end_with(parent: int) -> None:
+    """A process of the pool ends when its parent is gone, however that ended."""
+
+    def watch() -> None:
+        never = threading.Event()
+        while os.getppid() == parent:
+            never.wait(1.0)
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def simulate(first_seed: int, worlds: int, records: int, jobs: int) -> Total:
@@ -134,4 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

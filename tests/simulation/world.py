@@ -56,7 +56,8 @@ WRITER = "writer"  # the process that likes and unlikes
 WALK_FAULT_RATE = 0.02  # a walk of the reconciler makes hundreds of calls
 MOST_TRIES = 200  # of a walk of the reconciler that is killed again and again
 DEEPEST = 2  # calls of functions between two calls of another
-IDLE_TURNS = 200  # without any progress: a lane is stuck
+TIMEOUT_S = 25.0  # of the aggregator: less than in template.yaml, or it would do nothing but wait
+IDLE_TURNS = 150  # without any progress: a lane is stuck
 
 # What must have occurred in a fixed set of worlds, or the set proves little: faults of calls, of delivery, of time.
 FAULT_KINDS = (
@@ -499,7 +500,7 @@ class World:
             answer = self._invoke(
                 "aggregator",
                 event,
-                seconds=self.rng.uniform(2.0, 12.0) if short else 120.0,
+                seconds=self.rng.uniform(2.0, 12.0) if short else TIMEOUT_S,
                 careful=self._near_stale(reader),
             )
             failed = None if answer is None else [f["itemIdentifier"] for f in answer["batchItemFailures"]]
@@ -790,8 +791,8 @@ class World:
             self._until_done(lambda: not self.messages, self._settle)
 
     def _until_done(self, done: Callable[[], bool], act: Callable[[], None]) -> None:
+        patience = IDLE_TURNS // 3 if self.problems else IDLE_TURNS  # what is wrong already need not be shown at length
         turns, idle, reached = 0, 0, self._progress()
-        patience = 50 if self.problems else IDLE_TURNS  # what is wrong already need not be shown at length
         while not done() and idle < patience:
             act()
             self.clock_s += 0.5
@@ -805,9 +806,8 @@ class World:
         self._fault_rate = self.plan.fault_rate
 
     def _progress(self) -> tuple[int, ...]:
-        """Changes whenever something has been read or settled."""
-        received = sum(message.received for message in self.messages)
-        return (*(mapping.progress() for mapping in self.mappings), len(self.messages), received)
+        """Changes whenever something has been read or a message has been used up."""
+        return (*(mapping.progress() for mapping in self.mappings), self._settled, len(self.dead))
 
     def _report(self) -> Report:
         missing = [record for record in self.expected if not self.counted[record]]
@@ -865,12 +865,12 @@ def run(seed: int) -> Report:
 
 
 _TURNS: tuple[tuple[Callable[[World], None], float], ...] = (
-    (World._like, 8.0),
+    (World._like, 7.0),
     (World._deliver, 16.0),
     (World._settle, 3.0),
     (World._litter, 1.0),
-    (World._rewind, 1.0),
-    (World._replay, 1.5),
+    (World._rewind, 2.0),
+    (World._replay, 4.0),
     (World._rotate, 0.3),
     (World._split, 0.3),
     (World._jump, 0.2),
