@@ -8,7 +8,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 PY := .venv/bin/python
 SAM := SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam
-SUITES = $(wildcard tests/unit tests/property tests/simulation tests/integration tests/e2e tests/browser)
+# The longest first: workers take files in this order, and the short ones fill the end.
+SUITES = $(wildcard tests/integration tests/e2e tests/simulation tests/property tests/unit tests/browser)
 
 # pip only brings uv, which fills an environment in seconds. uv does not know pip's own settings (a mirror, say), so
 # pip does the same work from the same lock where uv cannot. pip comes from the interpreter that makes the
