@@ -32,7 +32,7 @@ def lane_id_of(event: dict[str, Any], single_lane: str) -> str:
 def pauses(remaining_ms: Callable[[], int]) -> Iterator[float]:
     """Growing, jittered waits in seconds between tries, until the function's time is nearly over."""
     for attempt in itertools.count():
-        longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
+        longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempt, 10))
         pause = random.uniform(longest / 2, longest)  # noqa: S311 (jitter)
         if remaining_ms() / 1000 < pause + _RESERVE_S:
             return
