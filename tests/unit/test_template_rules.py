@@ -77,3 +77,10 @@ def test_the_whole_api_has_a_throttle_that_a_parameter_sets() -> None:
     settings = RESOURCES["ApiStage"]["Properties"]["DefaultRouteSettings"]
     assert settings["ThrottlingRateLimit"] == {"Ref": "ApiRateLimit"}
     assert settings["ThrottlingBurstLimit"] == {"Ref": "ApiBurstLimit"}
+
+
+def test_the_operators_page_says_of_every_alarm_what_to_do() -> None:
+    page = (ROOT / "docs/deploying.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Alarms\n")[2].partition("\n### ")[0]
+    explained = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert sorted(explained) == sorted(load(ROOT / "infra/alarms.yaml")["Resources"])
