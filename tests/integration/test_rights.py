@@ -30,6 +30,7 @@ from tallymark.aggregation import Parked
 from tallymark.fold import lane
 from tallymark.model import Target
 from tallymark.runtime import wiring
+from tallymark.storage.keys import RECONCILER_RUN
 from tallymark.storage.parked_queue import to_message
 from tests.integration.conftest import ROOT, STACK, new_target
 from tests.integration.streams import injected, lost_replies
@@ -238,6 +239,8 @@ def reconciler(ways: Ways) -> None:
     unheard = own_session().client("sqs", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
     for url in (wiring.settings().parked_queue_url, wiring.settings().parked_dead_queue_url):
         unheard.purge_queue(QueueUrl=url)  # what waits there forbids a repair
+    events = own_session().client("dynamodb", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    events.delete_item(TableName=wiring.settings().events_table, Key={"pk": {"S": RECONCILER_RUN}})  # no run rests
     with pytest.MonkeyPatch.context() as quick:
         for pause in ("SETTLE_S", "SETTLE_TO_REPAIR_S"):
             quick.setattr(sys.modules["tallymark_functions.ReconcilerFunction"], pause, 0.0)
