@@ -1,4 +1,4 @@
-"""The likes stream folded into counter rows: each record counts once, however often it is delivered."""
+"""Both streams folded into counter rows: each record counts once, however often it is delivered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aws_lambda_powertools.utilities.data_classes import DynamoDBStreamEvent
 from tallymark import fold
 from tallymark.aggregation import Aggregated, aggregate, sequence_number
 from tallymark.runtime import streams, telemetry, wiring
-from tallymark.storage.like_stream import read_change
+from tallymark.storage.records import reader_of, stream_of
 
 SERVICE = "aggregator"
 
@@ -22,12 +22,13 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     if not records:
         return streams.window_response(event.get("state"), None)
     settings = wiring.settings()
-    lane = fold.lane(streams.lane_id_of(event, settings.single_lane), settings.counter_rows)
+    stream = stream_of(records[0], settings.events_table)
+    lane = fold.lane(streams.lane_id_of(event, settings.single_lane), settings.counter_rows, stream)
     now_ms = wiring.now_ms()
     done = aggregate(
         records,
         lane,
-        read=read_change,
+        read=reader_of(lane.id),
         rows=wiring.counter_table(),
         held=wiring.held_table(),
         parking=wiring.parked_queue(),

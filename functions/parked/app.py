@@ -9,8 +9,8 @@ from tallymark import parking
 from tallymark.aggregation import Unreadable
 from tallymark.errors import Unavailable
 from tallymark.runtime import telemetry, wiring
-from tallymark.storage.like_stream import read_change
 from tallymark.storage.parked_queue import from_message
+from tallymark.storage.records import reader_of
 
 SERVICE = "parked"
 
@@ -36,9 +36,10 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
 
 
 def _settle(body: str) -> bool:
+    parked = from_message(body)
     return parking.settle(
-        from_message(body),
-        read=read_change,
+        parked,
+        read=reader_of(parked.lane_id),
         adjustments=wiring.adjustment_table(),
         now_s=wiring.now_ms() // 1000,
         sleep=time.sleep,

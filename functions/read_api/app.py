@@ -6,22 +6,28 @@ from typing import Any
 
 from chalice.app import Response
 
-from tallymark import __version__, counts, likes, lists
+from tallymark import __version__, counts, likes, lists, series
+from tallymark.counts import Dated, K, Sources, V
 from tallymark.errors import Forbidden, Unavailable
-from tallymark.identifiers import parse_id, parse_item_type
+from tallymark.identifiers import parse_id, parse_item_type, parse_name
 from tallymark.identity import may_act_for, user_for
-from tallymark.model import DEFAULT_REACTION, Count, Like, Target, format_time
+from tallymark.model import DEFAULT_REACTION, MS_PER_HOUR, Count, HourlyMetric, Like, Target, format_time
 from tallymark.runtime import contract, docs_page, health, openapi, telemetry, wiring
 from tallymark.runtime.http import Call, HttpApp, ok, operation
 from tallymark.runtime.requests import (
+    parse_choice,
     parse_fresh,
+    parse_hours,
     parse_item_ids,
     parse_limit,
     parse_optional_item_type,
     parse_optional_reaction,
     parse_target,
     parse_targets,
+    parse_until,
+    parse_view_window,
 )
+from tallymark.views import VISITORS_ERROR
 
 app = HttpApp("read-api")
 
@@ -32,10 +38,8 @@ def count(call: Call) -> dict[str, Any]:
     query = call.query
     target = parse_target(query)
     counts_of = counts.fresh_counts_of if parse_fresh(query) else counts.counts_of
-    (found,) = counts_of(wiring.count_sources(), [target])
-    if found is None:
-        raise Unavailable("the count cannot be read just now; try again")
-    return {**_counted(target, found), "age_ms": max(0, wiring.now_ms() - found.as_of_ms)}
+    found = _had(*counts_of(wiring.count_sources(), [target]))
+    return {**_counted(target, found), "age_ms": _age_ms(found)}
 
 
 @operation(app, contract.COUNTS)
@@ -108,6 +112,52 @@ def item_likers(call: Call) -> dict[str, Any]:
     return {"likers": likers, "cursor": wiring.cursors().encode(page.resume, context)}
 
 
+@operation(app, contract.GET_VIEWS)
+def get_views(call: Call) -> dict[str, Any]:
+    """Totals and windows are exact, visitors are not."""
+    query = call.query
+    key = (parse_target(query), parse_view_window(query))
+    found = _found(wiring.view_sources(), key)
+    return {
+        "views": found.people,
+        "bot_views": found.bots,
+        "visitors": found.visitors,
+        "visitors_error": VISITORS_ERROR,
+        "age_ms": _age_ms(found),
+    }
+
+
+@operation(app, contract.GET_COUNTER)
+def get_counter(call: Call) -> dict[str, Any]:
+    """0 for one that was never used."""
+    name = parse_name(call.path["name"], "name")
+    found = _found(wiring.sum_sources(), name)
+    return {"name": name, "value": found.value, "age_ms": _age_ms(found)}
+
+
+@operation(app, contract.SERIES)
+def get_series(call: Call) -> dict[str, Any]:
+    """Straight from the rows: one Query."""
+    query = call.query
+    target = parse_target(query)
+    metric = parse_choice(query, "metric", contract.SERIES_METRICS)
+    read_at_ms = wiring.now_ms()
+    span = series.span(parse_until(query, read_at_ms), parse_hours(query))
+    by_hour: HourlyMetric = "likes-by-hour" if metric == "likes" else "views-by-hour"
+    days = wiring.counter_table().days(target, by_hour, *span.days)
+    entries = [{"hour": format_time(hour * MS_PER_HOUR), "count": n} for hour, n in span.hours(days, "n")]
+    if metric == "views":
+        for entry, (_, bots) in zip(entries, span.hours(days, "b"), strict=True):
+            entry["bot_views"] = bots
+    return {
+        "item_id": target.item_id,
+        "item_type": target.item_type,
+        "metric": metric,
+        "series": entries,
+        "age_ms": max(0, wiring.now_ms() - read_at_ms),
+    }
+
+
 @operation(app, contract.HEALTH)
 def health_of_service(_call: Call) -> Response:
     """503 when the tables cannot be reached; a cache that is down only degrades."""
@@ -130,6 +180,20 @@ def docs(call: Call) -> Response:
     page = docs_page.page(wiring.settings().auth_mode, call.origin)
     policy = docs_page.content_security_policy()
     return Response(page, {"content-type": "text/html; charset=utf-8", "content-security-policy": policy})
+
+
+def _found(sources: Sources[K, V], key: K) -> V:
+    return _had(*counts.counts_of(sources, [key]))
+
+
+def _had(found: V | None) -> V:
+    if found is None:
+        raise Unavailable("the count cannot be read just now; try again")
+    return found
+
+
+def _age_ms(found: Dated) -> int:
+    return max(0, wiring.now_ms() - found.as_of_ms)
 
 
 def _counted(target: Target, found: Count | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tallymark.reconciliation import Finding, Look, Reconciled, Touched
 from tallymark.runtime import telemetry, wiring
 from tallymark.runtime.requests import parse_object, parse_target
 from tallymark.storage.dynamodb import spread
-from tallymark.storage.like_stream import like_of, read_change
+from tallymark.storage.like_stream import like_of, read_like
 
 SERVICE = "reconciler"
 SETTLE_S = 3.0  # counts follow acknowledged writes within this time
@@ -173,7 +173,7 @@ def _touched(targets: Set[Target], is_time_over: Callable[[], bool]) -> Mapping[
     said = reconciliation.touched(
         records(),
         targets,
-        read=read_change,
+        read=read_like,
         like_of=like_of,
         lane_of=lambda shard_id: fold.lane(shard_id, wiring.settings().counter_rows),
         now_s=wiring.now_ms() // 1000,

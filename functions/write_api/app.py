@@ -1,23 +1,27 @@
-"""Writes of likes: parse, one conditional write, answer. Nothing here touches a count."""
+"""Writes of likes and events: parse, one conditional write, answer. Nothing here touches a count."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
 
-from tallymark import identity, likes
+from tallymark import identity, likes, sums, views
 from tallymark.errors import Forbidden, InvalidRequest, RateLimited, TallymarkError
+from tallymark.identifiers import parse_name, parse_token
 from tallymark.identity import Actor
 from tallymark.likes import Operation
 from tallymark.model import LikeKey, format_time
 from tallymark.runtime import contract, guard, wiring
+from tallymark.runtime.crawlers import is_crawler
 from tallymark.runtime.http import STATUSES, Call, HttpApp, error_body, operation, without_nulls
 from tallymark.runtime.requests import (
     check_action,
+    parse_addend,
     parse_like_key,
     parse_list,
     parse_object,
     parse_operation,
+    parse_views,
     parse_wanted,
 )
 
@@ -75,6 +79,25 @@ def batch(call: Call) -> dict[str, Any]:
         else:
             results[i] = {"status": 200, "liked": made.like, "changed": outcome}
     return {"results": results}
+
+
+@operation(app, contract.POST_VIEWS)
+def post_views(call: Call) -> dict[str, Any]:
+    """Idempotent with a token; all views or none."""
+    fields = call.body()
+    seen = parse_views(fields, sent_by_crawler=lambda: is_crawler(call.user_agent))
+    token = None if fields.get("token") is None else parse_token(fields["token"], "token")
+    changed = views.record_views(wiring.event_table(), seen, token, at_ms=wiring.now_ms())
+    return {"accepted": len(seen), "changed": changed}
+
+
+@operation(app, contract.ADD)
+def add_to_counter(call: Call) -> dict[str, Any]:
+    """Idempotent by its token."""
+    name = parse_name(call.path["name"], "name")
+    fields = call.body()
+    amount, token = parse_addend(fields), parse_token(fields.get("token"), "token")
+    return {"accepted": True, "changed": sums.add(wiring.event_table(), name, amount, token, at_ms=wiring.now_ms())}
 
 
 @operation(app, contract.ANONYMOUS)

@@ -71,7 +71,7 @@ def measured(write: Callable[[list[Delta]], None], deltas: list[Delta]) -> tuple
 
 def ways(client: Any) -> dict[str, Callable[[list[Delta]], None]]:
     executor = ThreadPoolExecutor(16)
-    table = CounterTable(client, "counters", executor, lambda: NOW_S * 1000)
+    table = CounterTable(client, "counters", executor, lambda: NOW_S * 1000, 35)
 
     def batches(deltas: list[Delta]) -> None:
         outcomes = table.add(LANE, deltas, NOW_S)
@@ -88,7 +88,7 @@ def ways(client: Any) -> dict[str, Callable[[list[Delta]], None]]:
             ConditionExpression="attribute_not_exists(#mark) OR #mark < :first",
             ExpressionAttributeNames={"#mark": keys.mark_name(LANE.id)},
             ExpressionAttributeValues={
-                ":amount": {"N": str(one.amount)},
+                ":amount": {"N": str(one.amounts["n"])},
                 ":first": {"B": pack_mark(one.mark)},
                 ":last": {"B": pack_mark(one.mark)},
             },

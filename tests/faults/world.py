@@ -33,7 +33,7 @@ from tallymark.runtime import wiring
 from tallymark.storage import keys
 from tallymark.storage.counter_table import CounterTable
 from tallymark.storage.dynamodb import connect
-from tallymark.storage.like_stream import read_change
+from tallymark.storage.like_stream import read_like
 from tallymark.storage.like_table import LikeTable
 from tests.bench.events import function
 from tests.faults.injection import (
@@ -50,6 +50,8 @@ from tests.faults.injection import (
 
 # One for all runs: shards are named after their time, and a name's hash is the row. Far ahead, so that nothing expires.
 BEGIN_MS = 4_000_000_000_000
+SERIES_DAYS = 35
+LAST_DAY = 99_999  # since the epoch
 LANES = 4
 ENVIRONMENTS = 2  # of the aggregator, each with a memory of its own
 REACTIONS = ("like", "like", "like", "like", "👍")
@@ -213,7 +215,7 @@ class World:
                 patch("time.sleep", self._clock.sleep),
                 patch.object(wiring, "now_ms", lambda: self._clock.now_ms),
                 patch.object(wiring, "counter_table", lambda: self._environment),
-                patch.dict(inspect.unwrap(self._aggregator).__globals__, read_change=self._read_change),
+                patch.dict(inspect.unwrap(self._aggregator).__globals__, reader_of=lambda _lane_id: self._read),
                 self._injector.over(self._client, self._sqs),
                 contextlib.redirect_stdout(_Nothing()),  # metrics
             ):
@@ -222,15 +224,16 @@ class World:
             wiring.reset()
             random.setstate(jitter)
 
-    def _read_change(self, record: Any) -> Change | None:
+    def _read(self, record: Any) -> Sequence[Change]:
         """What the aggregator's version makes of a record."""
-        change = read_change(record)
-        if change is not None and change.counter.reaction == self._unknown:
+        changes = read_like(record)
+        if any(change.counter.label == self._unknown for change in changes):
             raise Unreadable("a reaction of a later version")
-        return change
+        return changes
 
     def _new_environment(self) -> CounterTable:
-        return CounterTable(self._client, self.engine.outputs["CountersTable"], InOrder(), lambda: self._clock.now_ms)
+        table = self.engine.outputs["CountersTable"]
+        return CounterTable(self._client, table, InOrder(), lambda: self._clock.now_ms, SERIES_DAYS)
 
     def _new_lanes(self) -> list[Lane]:
         """Shards that begin now, with names like DynamoDB's."""
@@ -457,11 +460,21 @@ class World:
         recorded = self._recorded()
         if recorded != set(self.standing):
             self._wrong(f"{len(recorded)} likes are recorded, {len(self.standing)} stand")
-        counted = self._counted()
+        rows = CounterTable(
+            self.engine.client, self.engine.outputs["CountersTable"], InOrder(), wiring.now_ms, SERIES_DAYS
+        )
+        counted = self._counted(rows)
         for counter in sorted(expected.keys() | counted.keys(), key=str):
             self.report.counters += 1
             if expected[counter] != counted[counter]:
                 self._wrong(f"{counter}: {expected[counter]} likes, counted {counted[counter]}")
+
+        for target in self._items:
+            days = rows.days(target, "likes-by-hour", 0, LAST_DAY)
+            by_hour = sum(number for slots in days.values() for number in slots.values())
+            total = sum(number for counter, number in counted.items() if counter.target == target)
+            if by_hour != total:
+                self._wrong(f"the hours of {target} add up to {by_hour}, counted are {total}")
 
     def _wrong(self, what: str) -> None:
         self.report.wrong.append(what)
@@ -477,8 +490,7 @@ class World:
                 found.add(LikeKey(item["pk"]["S"], *keys.parse_like_sort_key(item["sk"]["S"])))
         return found
 
-    def _counted(self) -> Tally[Counter]:
-        rows = CounterTable(self.engine.client, self.engine.outputs["CountersTable"], InOrder(), wiring.now_ms)
+    def _counted(self, rows: CounterTable) -> Tally[Counter]:
         return Tally(
             {
                 Counter(target, reaction): number

@@ -25,6 +25,7 @@ from tallymark.storage.like_table import LikeTable
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "storage-tests"
+SERIES_DAYS = 35
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Tables:
 
     def new_counters(self) -> CounterTable:
         """An adapter without memory, as a new process has it."""
-        return CounterTable(self.client, self.outputs["CountersTable"], ThreadPoolExecutor(4), wiring.now_ms)
+        table = self.outputs["CountersTable"]
+        return CounterTable(self.client, table, ThreadPoolExecutor(4), wiring.now_ms, SERIES_DAYS)
 
 
 @pytest.fixture(scope="package")
@@ -76,8 +78,8 @@ def tables(environment: dict[str, str], outputs: dict[str, str]) -> Tables:
         client,
         outputs,
         LikeTable(client, outputs["LikesTable"], executor, 1),
-        CounterTable(client, outputs["CountersTable"], executor, wiring.now_ms),
-        AdjustmentTable(client, outputs["EventsTable"], outputs["CountersTable"]),
+        CounterTable(client, outputs["CountersTable"], executor, wiring.now_ms, SERIES_DAYS),
+        AdjustmentTable(client, outputs["EventsTable"], outputs["CountersTable"], SERIES_DAYS),
     )
 
 

@@ -188,7 +188,7 @@ def test_a_record_that_the_next_version_understands_is_counted_once_from_the_que
 
     event = batch([record(target, "user")])
     with monkeypatch.context() as old_version:
-        old_version.setitem(aggregator.__wrapped__.__globals__, "read_change", does_not_understand)
+        old_version.setitem(aggregator.__wrapped__.__globals__, "reader_of", lambda _lane_id: does_not_understand)
         aggregator(event, Context())
         aggregator(event, Context())
     aggregator(event, Context())

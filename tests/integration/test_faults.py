@@ -46,7 +46,7 @@ def drop_all(delta: Delta, mark: Any) -> Delta | None:
     return delta if mark is None or mark.sequence < delta.first_sequence else None
 
 
-def any_id(_parked: Any) -> str:
+def any_id(_parked: Any, _part: int) -> str:
     return uuid.uuid4().hex
 
 
@@ -55,7 +55,7 @@ def any_id(_parked: Any) -> str:
     [
         pytest.param(counter_table, "_floor", everything_is_new, id="the condition on the mark"),
         pytest.param(Delta, "after", drop_all, id="the trim"),
-        pytest.param(parking, "event_id", any_id, id="the claim of a parked record"),
+        pytest.param(parking, "claim_id", any_id, id="the claim of a parked record"),
     ],
 )
 def test_without_a_defence_the_same_run_miscounts(

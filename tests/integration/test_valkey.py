@@ -11,8 +11,10 @@ import pytest
 from infra.local.cache import Cache
 from tallymark.counts import ProcessCache, Sources, counts_of
 from tallymark.model import Count, Target
-from tallymark.storage.valkey import ValkeyCounts, ValkeyDown, ValkeyServer, ValkeyWindows
+from tallymark.storage.valkey import ValkeyCounts, ValkeyDown, ValkeyServer, ValkeyWindows, likes_form
 from tests.integration.conftest import new_target
+
+LikeCounts = ValkeyCounts[Target, Count]
 
 
 @pytest.fixture
@@ -21,21 +23,21 @@ def server(valkey: Cache) -> ValkeyServer:
 
 
 @pytest.fixture
-def counts(server: ValkeyServer) -> ValkeyCounts:
-    return ValkeyCounts(server, uuid.uuid4().hex, ttl_ms=300)
+def counts(server: ValkeyServer) -> LikeCounts:
+    return ValkeyCounts(server, likes_form(uuid.uuid4().hex), ttl_ms=300)
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def peek(counts: ValkeyCounts, target: Target) -> tuple[int | None, bool]:
+def peek(counts: LikeCounts, target: Target) -> tuple[int | None, bool]:
     """The number known, and whether this caller is to refresh it."""
     (peeked,) = counts.peek([target], now_ms()) or []
     return None if peeked.count is None else peeked.count.total, peeked.token is not None
 
 
-def test_one_caller_refreshes_and_the_others_see_it(counts: ValkeyCounts, target: Target) -> None:
+def test_one_caller_refreshes_and_the_others_see_it(counts: LikeCounts, target: Target) -> None:
     (mine,) = counts.peek([target], now_ms()) or []
     assert mine.token is not None
     assert peek(counts, target) == (None, False)
@@ -43,7 +45,7 @@ def test_one_caller_refreshes_and_the_others_see_it(counts: ValkeyCounts, target
     assert peek(counts, target) == (9, False)
 
 
-def test_a_stale_count_is_served_while_one_caller_refreshes_it(counts: ValkeyCounts, target: Target) -> None:
+def test_a_stale_count_is_served_while_one_caller_refreshes_it(counts: LikeCounts, target: Target) -> None:
     (mine,) = counts.peek([target], now_ms()) or []
     assert mine.token is not None
     counts.fill([(target, mine.token, Count({"like": 1}, now_ms()))])
@@ -54,7 +56,7 @@ def test_a_stale_count_is_served_while_one_caller_refreshes_it(counts: ValkeyCou
     assert peek(counts, target)[0] is None
 
 
-def test_a_slow_read_never_overwrites_a_newer_one(counts: ValkeyCounts, target: Target) -> None:
+def test_a_slow_read_never_overwrites_a_newer_one(counts: LikeCounts, target: Target) -> None:
     (slow,) = counts.peek([target], now_ms()) or []
     time.sleep(1.01)  # the lease of the slow one runs out
     (quick,) = counts.peek([target], now_ms()) or []
@@ -79,8 +81,8 @@ def test_a_herd_on_a_cold_item_reads_the_rows_once(server: ValkeyServer, target:
     namespace = uuid.uuid4().hex
 
     def read(_: int) -> int:
-        shared = ValkeyCounts(server, namespace, ttl_ms=1000)
-        sources = Sources(ProcessCache(0), shared, Rows(), now_ms, time.sleep)  # type: ignore[arg-type]
+        shared = ValkeyCounts(server, likes_form(namespace), ttl_ms=1000)
+        sources = Sources[Target, Count](ProcessCache(0), shared, Rows(), now_ms, time.sleep)  # type: ignore[arg-type]
         (count,) = counts_of(sources, [target])
         assert count is not None
         return count.total
@@ -90,7 +92,7 @@ def test_a_herd_on_a_cold_item_reads_the_rows_once(server: ValkeyServer, target:
     assert len(reads) == 1
 
 
-def test_many_targets_take_one_round_trip_and_keep_their_order(counts: ValkeyCounts) -> None:
+def test_many_targets_take_one_round_trip_and_keep_their_order(counts: LikeCounts) -> None:
     targets = [new_target() for _ in range(40)]
     peeked = counts.peek(targets, now_ms()) or []
     filled = [(t, p.token, Count({"like": i}, now_ms())) for i, (t, p) in enumerate(zip(targets, peeked, strict=True))]
@@ -123,7 +125,7 @@ def test_a_server_that_is_gone_is_left_alone_for_a_moment_and_found_again(
     clock = [0.0]
     with Cache(home=home, log=home / "log") as cache:
         server = ValkeyServer(cache.url, lambda: clock[0])
-        counts, windows = ValkeyCounts(server, "n", 1000), ValkeyWindows(server, "n", "user")
+        counts, windows = ValkeyCounts(server, likes_form("n"), 1000), ValkeyWindows(server, "n", "user")
         assert counts.peek([target], now_ms()) is not None
         cache.stop()
         assert counts.peek([target], now_ms()) is None

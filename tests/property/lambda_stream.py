@@ -18,13 +18,15 @@ from tallymark.errors import Unavailable
 from tallymark.fold import Added, Change, Deferred, Delta, Lane, Mark, Outcome, Passed, lane
 from tallymark.model import Counter, Target
 from tallymark.storage import keys
-from tallymark.storage.like_stream import read_change
+from tallymark.storage.like_stream import read_like
 
 COUNTER_ROWS = ((0, 2),)
 TARGETS = [Target("post", "1"), Target("post", "#")]
 REACTIONS = ["like", "👍"]
 NEWER = "👍"  # the reaction that an old version does not know
 BEGIN_S = 1_700_000_000
+
+Slot = tuple[Counter, str]
 
 
 class Died(Exception):
@@ -123,20 +125,20 @@ scenarios = st.builds(
 )
 
 
-def read_as_old_version(made: Record) -> Change | None:
-    change = read_change(made)
-    if change is not None and change.counter.reaction == NEWER:
+def read_as_old_version(made: Record) -> Sequence[Change]:
+    changes = read_like(made)
+    if any(change.counter.label == NEWER for change in changes):
         raise Unreadable(f"what is {NEWER}?")
-    return change
+    return changes
 
 
 def _counts(made: Record) -> bool:
-    return not _garbled(made) and read_change(made) is not None
+    return not _garbled(made) and bool(read_like(made))
 
 
 def _garbled(made: Record) -> bool:
     try:
-        read_change(made)
+        read_like(made)
     except Unreadable:
         return True
     return False
@@ -164,7 +166,7 @@ class Faults:
 class Row:
     """Number and marks, which change together."""
 
-    n: int = 0
+    n: Tally[str] = field(default_factory=Tally)
     marks: dict[str, Mark] = field(default_factory=dict)
 
 
@@ -190,7 +192,7 @@ class MemoryRows:
         if self._conditional and (fault == "moved" or not holds):
             return Passed(mark)
         row = self.rows.setdefault((delta.counter, lane.row), Row())
-        row.n += delta.amount
+        row.n.update(delta.amounts)
         row.marks[lane.id] = delta.mark
         if fault == "dies after":
             raise Died
@@ -238,14 +240,14 @@ class MemoryAdjustments:
     """Claims and adjustment rows, moved together."""
 
     def __init__(self) -> None:
-        self.claims: set[str] = set()
-        self.added: Tally[Counter] = Tally()
+        self.claims: Tally[str] = Tally()
+        self.added: Tally[Slot] = Tally()
 
     def add_once(self, event_id: str, change: Change, expires_s: int) -> bool:
         if event_id in self.claims:
             return False
-        self.claims.add(event_id)
-        self.added[change.counter] += change.delta
+        self.claims[event_id] += 1
+        self.added[change.counter, change.slot] += change.delta
         return True
 
 
@@ -256,8 +258,8 @@ class MemoryAdjustments:
 class Result:
     """Counts as readers sum them and as the records say, and how often each parked record was settled."""
 
-    counted: dict[Counter, int]
-    recorded: dict[Counter, int]
+    counted: dict[Slot, int]
+    recorded: dict[Slot, int]
     settled: Tally[str]
     settleable: set[str]
     unreadable: set[str]
@@ -284,22 +286,22 @@ class Stream:
         for i, delivery in enumerate(self._scenario.deliveries):
             self._now_s = min(self._now_s + delivery.hours_later * 3600, BEGIN_S + 47 * 3600)  # before marks are pruned
             start = max(0, self._acknowledged[delivery.lane] - delivery.back)
-            read = read_as_old_version if i < self._scenario.before_deployment else read_change
+            read = read_as_old_version if i < self._scenario.before_deployment else read_like
             self._deliver(delivery.lane, start, start + delivery.size, delivery.faults, read)
         for lane_number, records in enumerate(self._scenario.lanes):
             while self._acknowledged[lane_number] < len(records):
-                self._deliver(lane_number, self._acknowledged[lane_number], len(records), (), read_change)
+                self._deliver(lane_number, self._acknowledged[lane_number], len(records), (), read_like)
         settled = self._settle()
         return Result(
             counted=self._counted(),
             recorded=self._recorded(),
             settled=settled,
-            settleable={parking.event_id(p) for p in self._queue.parked if _counts(p.record)},
+            settleable={claim for p in self._queue.parked if _counts(p.record) for claim in _claims(p)},
             unreadable={p.record["eventID"] for p in self._queue.parked if _garbled(p.record)},
         )
 
     def _deliver(
-        self, lane_number: int, start: int, end: int, faults: Sequence[str], read: Callable[[Record], Change | None]
+        self, lane_number: int, start: int, end: int, faults: Sequence[str], read: Callable[[Record], Sequence[Change]]
     ) -> None:
         records = self._scenario.lanes[lane_number][start:end]
         self._faults.set(faults)
@@ -331,33 +333,36 @@ class Stream:
 
     def _settle(self) -> Tally[str]:
         """Every parked record at least once, some again and in another order."""
-        settled: Tally[str] = Tally()
         parked = self._queue.parked
         again = [parked[i % len(parked)] for i in self._scenario.settlements] if parked else []
         for entry in [*again, *reversed(parked), *again]:
             try:
-                counted = parking.settle(
-                    entry, read=read_change, adjustments=self._adjustments, now_s=self._now_s, sleep=lambda _: None
+                parking.settle(
+                    entry, read=read_like, adjustments=self._adjustments, now_s=self._now_s, sleep=lambda _: None
                 )
             except Unreadable:
                 continue
-            settled[parking.event_id(entry)] += counted
-        return settled
+        return self._adjustments.claims
 
-    def _counted(self) -> dict[Counter, int]:
+    def _counted(self) -> dict[Slot, int]:
         sums = Tally(self._adjustments.added)
         for (counter, _), row in self._rows.rows.items():
-            sums[counter] += row.n
-        return {counter: n for counter, n in sums.items() if n}
+            sums.update({(counter, slot): n for slot, n in row.n.items()})
+        return {slot: n for slot, n in sums.items() if n}
 
-    def _recorded(self) -> dict[Counter, int]:
-        sums: Tally[Counter] = Tally()
+    def _recorded(self) -> dict[Slot, int]:
+        sums: Tally[Slot] = Tally()
         for records in self._scenario.lanes:
             for made in records:
                 try:
-                    change = read_change(made)
+                    changes = read_like(made)
                 except Unreadable:
                     continue
-                if change is not None:
-                    sums[change.counter] += change.delta
-        return {counter: n for counter, n in sums.items() if n}
+                for change in changes:
+                    sums[change.counter, change.slot] += change.delta
+        return {slot: n for slot, n in sums.items() if n}
+
+
+def _claims(parked: Parked) -> set[str]:
+    parts = range(len(read_like(parked.record))) if parked.part is None else [parked.part]
+    return {parking.claim_id(parked, part) for part in parts}

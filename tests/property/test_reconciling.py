@@ -125,7 +125,7 @@ class World:
         return touched(
             records,
             targets,
-            read=lambda r: Change(COUNTER, 1 if r[2] else -1, r[0], NOW_S),  # type: ignore[index]
+            read=lambda r: [Change(COUNTER, 1 if r[2] else -1, r[0], NOW_S)],  # type: ignore[index]
             like_of=lambda r: (LikeKey(r[1], TARGET), r[2]),  # type: ignore[index]
             lane_of=lambda _: LANE,
             now_s=NOW_S,

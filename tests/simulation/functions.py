@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
@@ -40,6 +40,8 @@ ENVIRONMENT = {
     "PROCESS_CACHE_TTL_MS": "0",
     "COUNTER_ROWS": "0:64",
     "LIKER_BUCKETS": "1",
+    "EVENT_DAYS": "7",
+    "SERIES_DAYS": "35",
     "RATE_LIMIT_PER_MINUTE": "100",
     "AUTH_MODE": "open",
     "ALLOW_ANONYMOUS": "true",
@@ -86,8 +88,8 @@ def installed(world: Timing) -> Iterator[None]:
             (time, "sleep", world.wait),
             (telemetry, "metrics", _no_metrics),
             (telemetry, "logger", lambda _service: _Quiet()),
-            (aggregator, "read_change", _versioned(vars(aggregator)["read_change"], world)),
-            (parked, "read_change", _versioned(vars(parked)["read_change"], world)),
+            (aggregator, "reader_of", _versioned(vars(aggregator)["reader_of"], world)),
+            (parked, "reader_of", _versioned(vars(parked)["reader_of"], world)),
         ):
             stack.enter_context(mock.patch.object(place, name, value))
         try:
@@ -195,14 +197,22 @@ def _observed(real: type[CounterTable], world: Timing) -> type[CounterTable]:
     return Observed
 
 
-def _versioned(read: Callable[[Record], Change | None], world: Timing) -> Callable[[Record], Change | None]:
-    def reads(record: Record) -> Change | None:
-        change = read(record)
-        if change is not None and change.counter.reaction == NEWER_REACTION and world.running.old_version:
-            raise Unreadable(f"what is {NEWER_REACTION}?")
-        return change
+Reader = Callable[[Record], Sequence[Change]]
 
-    return reads
+
+def _versioned(reader_of: Callable[[str], Reader], world: Timing) -> Callable[[str], Reader]:
+    def versioned(lane_id: str) -> Reader:
+        read = reader_of(lane_id)
+
+        def reads(record: Record) -> Sequence[Change]:
+            changes = read(record)
+            if world.running.old_version and any(change.counter.label == NEWER_REACTION for change in changes):
+                raise Unreadable(f"what is {NEWER_REACTION}?")
+            return changes
+
+        return reads
+
+    return versioned
 
 
 class _Quiet:

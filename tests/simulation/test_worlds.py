@@ -85,7 +85,7 @@ def _from_narrow(packed: bytes) -> Mark:
 
 
 def _without_zeros(changes: Iterable[Change]) -> list[Delta]:
-    return [delta for delta in fold.fold(changes) if delta.amount]
+    return [delta for delta in fold.fold(changes) if any(delta.amounts.values())]
 
 
 def _no_condition(patch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 BEGIN_S = 1_767_225_600.0
+SERIES_DAYS = 35
+LAST_DAY = 99_999  # since the epoch: after any that a world reaches
 HOUR_S = 3600.0
 QUEUE_KEEPS_S = 13 * 86_400.0  # a day less than template.yaml says
 READ_WITHIN_S = 20 * HOUR_S  # an outage is over before the stream forgets
@@ -81,7 +83,8 @@ FAULT_KINDS = (
     "store busy",
     "timed out",
 )
-RecordId = tuple[str, int]  # lane and number
+CHANGES = 2  # of a record: the count, and the hour
+RecordId = tuple[str, int, int]  # lane, number, and place of the change within the record
 
 
 @dataclass(frozen=True)
@@ -320,14 +323,15 @@ class World:
         elif table == "counters":
             self._row_changed(key, old, new)
         elif table == "events" and key[0].startswith("parked#") and new is not None:
-            lane_id, _, number = key[0].removeprefix("parked#").rpartition("#")
-            self.counted[lane_id, int(number)] += 1
+            lane_id, number, *place = key[0].removeprefix("parked#").split("#")
+            self.counted[lane_id, int(number), int(place[0]) if place else 0] += 1
 
     def _like_changed(self, key: Key, old: Item | None, new: Item | None) -> None:
         event = "REMOVE" if new is None else "INSERT" if old is None else "MODIFY"
         shard, record = self.stream.append(key[0], event, {"pk": {"S": key[0]}, "sk": {"S": key[1]}})
         if event != "MODIFY":
-            self.expected[shard.id, int(record["dynamodb"]["SequenceNumber"])] = key[1]
+            for place in range(CHANGES):
+                self.expected[shard.id, int(record["dynamodb"]["SequenceNumber"]), place] = key[1]
 
     def _row_changed(self, key: Key, old: Item | None, new: Item | None) -> None:
         if new is None:
@@ -337,7 +341,7 @@ class World:
             if name.startswith(MARK_PREFIX) and (made := self._attempted.get((key[0], key[1], value["B"]))) is not None:
                 lane_id, delta = made
                 for change in delta.changes:
-                    self.counted[lane_id, change.sequence] += 1
+                    self.counted[lane_id, change.sequence, int(change.counter.metric != "like")] += 1
         if old is not None and (pruned := [n for n in old if n not in new and n.startswith(MARK_PREFIX)]):
             self.tally["marks pruned"] += len(pruned)
 
@@ -822,7 +826,7 @@ class World:
         self._note("ends", error, len(missing), len(twice), sorted(self.tally.items()))
         return Report(
             seed=self.plan.seed,
-            records=len(self.expected),
+            records=len(self.expected) // CHANGES,
             delivered=sum(mapping.delivered for mapping in self.mappings),
             settled=self._settled,
             error=error,
@@ -840,26 +844,37 @@ class World:
             recorded[Counter(*parse_like_sort_key(item["sk"]["S"]))] += 1
         if recorded != Tally(Counter(key.target, key.reaction) for key in self.liked):
             self._problem("the table of likes is not what people wanted")
-        counted = self._counted(Target("post", f"#{item}") for item in range(self.plan.items))
+        table = CounterTable(cast("DynamoDBClient", self.database), "counters", self._pool, self.now_ms, SERIES_DAYS)
+        targets = [Target("post", f"#{item}") for item in range(self.plan.items)]
+        counted = _counted(table, targets)
+        for target in targets:
+            self._check_hours(table, target, sum(n for counter, n in counted.items() if counter.target == target))
         wrong = {c: counted[c] - recorded[c] for c in counted | recorded if counted[c] != recorded[c]}
         for counter, difference in wrong.items():
             self._problem(f"{counter} is off by {difference:+d} of {recorded[counter]}")
         return sum(map(abs, wrong.values()))
 
-    def _counted(self, targets: Iterable[Target]) -> Tally[Counter]:
-        """The counts as readers sum them."""
-        table = CounterTable(cast("DynamoDBClient", self.database), "counters", self._pool, self.now_ms)
-        counted: Tally[Counter] = Tally()
-        for target in targets:
-            for reaction, number in table.count(target, consistent=True).by_reaction.items():
-                counted[Counter(target, reaction)] = number
-        return counted
+    def _check_hours(self, table: CounterTable, target: Target, total: int) -> None:
+        """What all hours add up to is what is counted."""
+        days = table.days(target, "likes-by-hour", 0, LAST_DAY)
+        by_hour = sum(number for slots in days.values() for number in slots.values())
+        if by_hour != total:
+            self._problem(f"the hours of {target} add up to {by_hour}, counted are {total}")
 
     def _check_queue(self) -> None:
         """What is left is exactly what nobody can read."""
         left = {json.loads(message.body)["record"]["eventID"] for message in self.dead}
         if left != self.garbage:
             self._problem(f"left in the queue: {sorted(left - self.garbage)}, missing: {sorted(self.garbage - left)}")
+
+
+def _counted(table: CounterTable, targets: Iterable[Target]) -> Tally[Counter]:
+    """The counts as readers sum them."""
+    counted: Tally[Counter] = Tally()
+    for target in targets:
+        for reaction, number in table.count(target, consistent=True).by_reaction.items():
+            counted[Counter(target, reaction)] = number
+    return counted
 
 
 def run(seed: int) -> Report:

@@ -67,7 +67,8 @@ class World:
 
     @property
     def counted(self) -> int:
-        return sum(row.n for row in self.rows.rows.values()) + self.adjustments.added[COUNTER]
+        rows = (row for (counter, _), row in self.rows.rows.items() if counter == COUNTER)
+        return sum(row.n["n"] for row in rows) + self.adjustments.added[COUNTER, "n"]
 
 
 @pytest.fixture
@@ -208,7 +209,7 @@ def test_a_record_parked_before_a_deployment_and_read_after_it_counts_once(
     world: World, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     with monkeypatch.context() as old_version:
-        old_version.setattr(aggregator, "read_change", _unreadable)
+        old_version.setattr(aggregator, "reader_of", lambda _lane_id: _unreadable)
         world.faults.set([fault])
         with pytest.raises(Unavailable):
             world.deliver([like(1)])
@@ -249,4 +250,4 @@ def test_waits_grow_and_end_while_there_is_time_to_answer() -> None:
 def test_a_delta_knows_the_newest_time_and_the_last_number() -> None:
     changes = (Change(COUNTER, 1, 1, 9), Change(COUNTER, -1, 2, 8))
     delta = Delta(COUNTER, changes)
-    assert (delta.amount, delta.first_sequence, delta.mark.sequence, delta.mark.time_s) == (0, 1, 2, 9)
+    assert (delta.amounts["n"], delta.first_sequence, delta.mark.sequence, delta.mark.time_s) == (0, 1, 2, 9)

@@ -17,7 +17,7 @@ ParkReason = Literal["unreadable", "uncounted", "undecidable"]
 
 
 class Unreadable(Exception):
-    """The record is not one that the likes table writes."""
+    """The record is not one that our tables write."""
 
 
 class LaneUnknown(Exception):
@@ -31,11 +31,14 @@ class Parked:
     unreadable   its keys or its number make no sense to this version of the code, or did not to an earlier one
     uncounted    over 36 h old, and its row shows that it has not been counted
     undecidable  so old that the mark may be pruned: only a recount of the item can tell
+
+    `part` is the one change of the record that is meant, by its place among them; None means all of them.
     """
 
     reason: ParkReason
     lane_id: str
     record: Record
+    part: int | None = None
 
 
 class Rows(CounterRows, Protocol):
@@ -68,9 +71,12 @@ class Parking(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """What became of a batch. `failed_sequence` is the number, as delivered, of the first record to deliver again."""
+    """How many records of a batch were folded into how many rows, and what was parked.
 
-    changes: int
+    `failed_sequence` is the number, as delivered, of the first record to deliver again.
+    """
+
+    records: int
     rows: int
     parked: tuple[Parked, ...]
     newest_s: int | None
@@ -81,7 +87,7 @@ def aggregate(
     records: Sequence[Record],
     lane: Lane,
     *,
-    read: Callable[[Record], Change | None],
+    read: Callable[[Record], Sequence[Change]],
     rows: Rows,
     held: Held,
     parking: Parking,
@@ -95,38 +101,36 @@ def aggregate(
     parked twice is settled once. A record is held before it is parked, so that a version which can read
     it parks it once more and leaves the counting to the consumer.
     """
-    changes: list[Change] = []
-    sources: dict[int, Record] = {}
+    read_records: list[tuple[Record, Sequence[Change]]] = []
     parked: list[Parked] = []
     known = held.numbers(lane.id)
     for record in records:
         try:
-            change = read(record)
+            changes = read(record)
         except Unreadable:
             parked.append(Parked("unreadable", lane.id, record))
             continue
         if known and sequence_number(record) in known:
             parked.append(Parked("unreadable", lane.id, record))
-        elif change is not None:
-            changes.append(change)
-            sources[change.sequence] = record
+        elif changes:
+            read_records.append((record, changes))
     if unheld := {number for p in parked if (number := sequence_number(p.record))} - known:
         held.hold(lane.id, unheld, now_s)
-    stale = [change for change in changes if is_stale(change.time_s, now_s)]
-    if stale:
-        parked += _park_stale(stale, sources, lane, rows, now_s)
-        changes = [change for change in changes if not is_stale(change.time_s, now_s)]
+    if stale := [(record, changes) for record, changes in read_records if is_stale(changes[0].time_s, now_s)]:
+        parked += _park_stale(stale, lane, rows, now_s)
+        read_records = [(record, changes) for record, changes in read_records if not is_stale(changes[0].time_s, now_s)]
     if parked:
         parking.put(parked)
-    deltas = fold(changes)
+    deltas = fold(change for _, changes in read_records for change in changes)
     undone = apply(rows, lane, deltas, now_s=now_s, pauses=pauses, sleep=sleep)
-    failed = min((delta.first_sequence for delta in undone), default=None)
+    first_undone = min((delta.first_sequence for delta in undone), default=None)
+    failed = next((record for record, changes in read_records if changes[0].sequence == first_undone), None)
     return Aggregated(
-        changes=len(changes),
+        records=len(read_records),
         rows=len(deltas) - len(undone),
         parked=tuple(parked),
-        newest_s=max((change.time_s for change in changes), default=None),
-        failed_sequence=None if failed is None else sources[failed]["dynamodb"]["SequenceNumber"],
+        newest_s=max((changes[0].time_s for _, changes in read_records), default=None),
+        failed_sequence=None if failed is None else sequence_number(failed),
     )
 
 
@@ -139,17 +143,16 @@ def sequence_number(record: Record) -> str | None:
     return number if isinstance(number, str) and 0 < len(number) <= MAX_DIGITS else None
 
 
-def _park_stale(
-    stale: Sequence[Change], sources: dict[int, Record], lane: Lane, rows: Rows, now_s: int
-) -> list[Parked]:
-    counters = list({change.counter: None for change in stale})
+def _park_stale(stale: Sequence[tuple[Record, Sequence[Change]]], lane: Lane, rows: Rows, now_s: int) -> list[Parked]:
+    counters = list({change.counter: None for _, changes in stale for change in changes})
     marks = dict(zip(counters, rows.marks(lane, counters), strict=True))
     parked = []
-    for change in stale:
-        row_exists, mark = marks[change.counter]
-        if mark is not None and change.sequence <= mark.sequence:
-            continue
-        # Without a mark the change was never counted, unless a pruned mark could have covered it.
-        decidable = mark is not None or not row_exists or not is_prunable(Mark(0, change.time_s), now_s)
-        parked.append(Parked("uncounted" if decidable else "undecidable", lane.id, sources[change.sequence]))
+    for record, changes in stale:
+        for part, change in enumerate(changes):
+            row_exists, mark = marks[change.counter]
+            if mark is not None and change.sequence <= mark.sequence:
+                continue
+            # Without a mark the change was never counted, unless a pruned mark could have covered it.
+            decidable = mark is not None or not row_exists or not is_prunable(Mark(0, change.time_s), now_s)
+            parked.append(Parked("uncounted" if decidable else "undecidable", lane.id, record, part))
     return parked

@@ -27,7 +27,7 @@ _CREATION_TIME = re.compile(r"shardId-0*(\d{1,15})-[0-9a-f]+")  # as Flink's Sha
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One stream record: a counter moves by `delta`.
+    """What one stream record does to one slot of a counter: it moves by `delta`.
 
     `sequence` is the record's number within its lane, `time_s` its creation in seconds since the epoch.
     """
@@ -36,6 +36,7 @@ class Change:
     delta: int
     sequence: int
     time_s: int
+    slot: str = "n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +49,23 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One stream shard. Its row number is fixed for its life: marks are found there on every repeat."""
+    """One shard of one stream. Its row number is fixed for its life: marks are found there on every repeat."""
 
     id: str
     row: int
 
 
-def lane(shard_id: str, counter_rows: Sequence[tuple[int, int]]) -> Lane:
+def lane(shard_id: str, counter_rows: Sequence[tuple[int, int]], stream: str = "") -> Lane:
     """The lane of a shard; the number of rows is the one in force when the shard was created.
 
     `counter_rows` is the ascending list of (since, in milliseconds; number of rows). A shard id that
-    carries no creation time belongs to the first entry.
+    carries no creation time belongs to the first entry. `stream` tells shards of two streams apart.
     """
     match = _CREATION_TIME.fullmatch(shard_id)
     created_ms = int(match[1]) if match else 0
     rows = next(rows for since_ms, rows in reversed(counter_rows) if since_ms <= created_ms)
     digest = hashlib.blake2b(shard_id.encode(), digest_size=8, person=b"row").digest()
-    return Lane(shard_id, int.from_bytes(digest, "big") % rows)
+    return Lane(f"{stream}{shard_id}", int.from_bytes(digest, "big") % rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,12 @@ class Delta:
     changes: tuple[Change, ...]
 
     @property
-    def amount(self) -> int:
-        return sum(change.delta for change in self.changes)
+    def amounts(self) -> dict[str, int]:
+        """By how much each slot that is touched moves."""
+        amounts: dict[str, int] = {}
+        for change in self.changes:
+            amounts[change.slot] = amounts.get(change.slot, 0) + change.delta
+        return amounts
 
     @property
     def first_sequence(self) -> int:
@@ -97,12 +102,11 @@ class Delta:
 
 def fold(changes: Iterable[Change]) -> list[Delta]:
     """One delta per counter. A delta of 0 stays: its mark must move, or a later repeat of half of it would count."""
-    by_counter: dict[Counter, dict[int, Change]] = {}
+    by_counter: dict[Counter, dict[tuple[int, str], Change]] = {}
     for change in changes:
-        by_counter.setdefault(change.counter, {}).setdefault(change.sequence, change)
+        by_counter.setdefault(change.counter, {}).setdefault((change.sequence, change.slot), change)
     return [
-        Delta(counter, tuple(by_sequence[sequence] for sequence in sorted(by_sequence)))
-        for counter, by_sequence in by_counter.items()
+        Delta(counter, tuple(by_place[place] for place in sorted(by_place))) for counter, by_place in by_counter.items()
     ]
 
 

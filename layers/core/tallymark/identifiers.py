@@ -9,9 +9,12 @@ from .errors import InvalidRequest
 
 MAX_ID_BYTES = 256
 MAX_SAFE_INTEGER = 2**53 - 1
+MAX_TOKEN_BYTES = 128
 ITEM_TYPE_PATTERN = "^[a-z][a-z0-9_-]{0,31}$"
+NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"  # of counters, quotas, limits
 
 _ITEM_TYPE = re.compile(ITEM_TYPE_PATTERN.removeprefix("^").removesuffix("$"))
+_NAME = re.compile(NAME_PATTERN.removeprefix("^").removesuffix("$"))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode category Cc, whole
 
 
@@ -56,3 +59,25 @@ def _parse_text_id(raw: str, field: str) -> str:
     if text in (".", ".."):
         raise InvalidRequest("must not be . or .., which URLs cannot carry", field)
     return text
+
+
+def parse_name(raw: str, field: str) -> str:
+    """The name of a counter, a quota or a limit."""
+    if _NAME.fullmatch(raw):
+        return raw
+    raise InvalidRequest(f"must match {NAME_PATTERN}", field)
+
+
+def parse_token(raw: object, field: str) -> str:
+    """A caller's idempotency token, as sent."""
+    if raw is None:
+        raise InvalidRequest("is required", field)
+    if not isinstance(raw, str):
+        raise InvalidRequest("must be a string", field)
+    try:
+        length = len(raw.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("holds a lone surrogate, which no UTF-8 text has", field) from error
+    if not 1 <= length <= MAX_TOKEN_BYTES:
+        raise InvalidRequest(f"must have 1 to {MAX_TOKEN_BYTES} bytes of UTF-8, not {length}", field)
+    return raw

@@ -6,11 +6,12 @@ import datetime as dt
 import os
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 from .errors import InvalidRequest
 
 DEFAULT_REACTION = "like"
+MS_PER_HOUR = 3_600_000
 
 _RFC3339 = re.compile(
     r"(\d{4}-\d{2}-\d{2})[Tt]([01]\d:[0-5]\d:[0-5]\d|2[0-3]:[0-5]\d:[0-5]\d)(?:\.(\d+))?([Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
@@ -87,12 +88,65 @@ class Like:
     stamp: Stamp
 
 
+NAMED = "+"  # the item type of named counters; callers can send none that begins so
+ALL = "all"  # the label of a metric that is not divided further
+
+HourlyMetric = Literal["likes-by-hour", "views-by-hour"]
+Metric = Literal["like", "view", "sum"] | HourlyMetric
+
+_HOURS = tuple(f"{hour:02d}" for hour in range(24))
+_SLOTS: dict[Metric, tuple[str, ...]] = {
+    "like": ("n",),
+    "view": ("n", "b"),
+    "sum": ("n",),
+    "likes-by-hour": tuple(f"n{hour}" for hour in _HOURS),
+    "views-by-hour": tuple(f"{slot}{hour}" for hour in _HOURS for slot in "nb"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One number of a target: the likes of one reaction."""
+    """The numbers of a target that are kept in one row and move together, each in a slot of its own.
+
+    like           per reaction, which is the label: the likes (n)
+    view           the views of people (n) and of bots (b)
+    sum            a named counter (n)
+    likes-by-hour  per UTC day, which is the label: likes less unlikes by hour (n00 to n23)
+    views-by-hour  the same of views (n00 to n23, b00 to b23)
+    """
 
     target: Target
-    reaction: str
+    label: str
+    metric: Metric = "like"
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return slots_of(self.metric)
+
+
+def slots_of(metric: Metric) -> tuple[str, ...]:
+    return _SLOTS[metric]
+
+
+def named_counter(name: str) -> Counter:
+    """The counter that callers add to under a name."""
+    return Counter(Target(NAMED, name), ALL, "sum")
+
+
+def by_hour(target: Target, metric: HourlyMetric, ms: int) -> tuple[Counter, str]:
+    """The counter of the UTC day of a moment, and the hour as two digits, with which its slots end."""
+    day, hour = divmod(ms // MS_PER_HOUR, 24)
+    return Counter(target, day_label(day), metric), f"{hour:02d}"
+
+
+def day_label(day: int) -> str:
+    """The date of a day since the epoch, as counters are labelled by it."""
+    return (_EPOCH + dt.timedelta(days=day)).date().isoformat()
+
+
+def day_of_label(label: str) -> int:
+    """The inverse of day_label."""
+    return (dt.date.fromisoformat(label) - _EPOCH.date()).days
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ def touched(
     records: Iterable[tuple[str, Record]],
     targets: Set[Target],
     *,
-    read: Callable[[Record], Change | None],
+    read: Callable[[Record], Sequence[Change]],
     like_of: Callable[[Record], tuple[LikeKey, bool]],
     lane_of: Callable[[str], Lane],
     now_s: int,
@@ -209,7 +209,7 @@ def touched(
     lanes: dict[str, Lane] = {}
     for lane_id, record in records:
         try:
-            change = read(record)
+            change = next((change for change in read(record) if change.counter.metric == "like"), None)
         except Unreadable:
             continue
         if change is None or change.counter.target not in targets:

@@ -17,6 +17,9 @@ _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_ROWS = 1000  # row numbers have three digits in their keys
 
 
+MIN_SERIES_DAYS = 31
+
+
 class BadSetting(ValueError):
     """The environment is not what template.yaml makes of it; the message names the variable."""
 
@@ -36,6 +39,8 @@ class Settings:
     process_cache_ttl_ms: int
     counter_rows: tuple[tuple[int, int], ...]
     liker_buckets: int
+    event_days: int
+    series_days: int
     single_lane: str
     rate_limit_per_minute: int
     auth_mode: AuthMode
@@ -71,6 +76,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise ValueError(f"must be at least 1, not {number}")
+    return number
+
+
+def _series_days(text: str) -> int:
+    number = int(text)
+    if number < MIN_SERIES_DAYS:
+        raise ValueError(f"must be at least {MIN_SERIES_DAYS}, which the window of 30 days needs, not {number}")
     return number
 
 
@@ -132,6 +144,8 @@ _PARSERS = {
     "process_cache_ttl_ms": _natural,
     "counter_rows": _counter_rows,
     "liker_buckets": _positive,
+    "event_days": _positive,
+    "series_days": _series_days,
     "rate_limit_per_minute": _positive,
     "auth_mode": _auth_mode,
     "allow_anonymous": _boolean,

@@ -48,6 +48,8 @@ _ENVIRONMENT = {
     "PROCESS_CACHE_TTL_MS": "0",
     "COUNTER_ROWS": "0:64",
     "LIKER_BUCKETS": "1",
+    "EVENT_DAYS": "7",
+    "SERIES_DAYS": "35",
     "SINGLE_LANE": "",
     "RATE_LIMIT_PER_MINUTE": "100",
     "AUTH_MODE": "open",
@@ -195,7 +197,7 @@ class Service:
         self.counts = MemoryCounts(self.likes)
         wiring.reset()
         windows_clock = SimpleNamespace(monotonic=lambda: self.clock_s, time_ns=lambda: NOW_MS * 1_000_000, sleep=None)
-        sources = Sources(ProcessCache(0), None, self.counts, lambda: NOW_MS, lambda _: None)
+        sources = Sources[Target, Count](ProcessCache(0), None, self.counts, lambda: NOW_MS, lambda _: None)
         for name, value in {
             "settings": lambda: self.settings,
             "like_table": lambda: self.likes,

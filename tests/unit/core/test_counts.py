@@ -12,6 +12,8 @@ from tallymark.model import Count, Target
 A, B = Target("post", "a"), Target("post", "b")
 TTL_MS = 200
 
+LikePeeked = Peeked[Count]
+
 
 class Clock:
     """Milliseconds that pass when told to, or when something sleeps."""
@@ -48,11 +50,11 @@ class Shared:
     """A shared cache that answers from a script; an answer of None is a cache that is gone."""
 
     clock: Clock
-    script: dict[Target, list[Peeked | None]]
+    script: dict[Target, list[LikePeeked | None]]
     filled: list[tuple[Target, int, Count]] = field(default_factory=list)
     peeks: list[list[Target]] = field(default_factory=list)
 
-    def peek(self, targets: Sequence[Target], now_ms: int) -> list[Peeked] | None:
+    def peek(self, targets: Sequence[Target], now_ms: int) -> list[LikePeeked] | None:
         assert now_ms == self.clock.ms
         self.peeks.append(list(targets))
         answers = [
@@ -68,13 +70,15 @@ class Shared:
 class World:
     """Sources over one clock."""
 
-    script: dict[Target, list[Peeked | None]] | None = None
+    script: dict[Target, list[LikePeeked | None]] | None = None
 
     def __post_init__(self) -> None:
         self.clock = Clock()
         self.rows = Rows(self.clock, {A: 5, B: 7})
         self.shared = None if self.script is None else Shared(self.clock, self.script)
-        self.sources = Sources(ProcessCache(TTL_MS), self.shared, self.rows, self.clock.now_ms, self.clock.sleep)
+        self.sources = Sources[Target, Count](
+            ProcessCache(TTL_MS), self.shared, self.rows, self.clock.now_ms, self.clock.sleep
+        )
 
     def totals(self, *targets: Target) -> list[int | None]:
         return [None if found is None else found.total for found in counts_of(self.sources, targets)]
@@ -84,10 +88,10 @@ def count(likes: int, as_of_ms: int = 9_000) -> Count:
     return Count({"like": likes}, as_of_ms)
 
 
-FRESH = Peeked(count(3), None)
-STALE = Peeked(count(3), 41)
-FIRST = Peeked(None, 41)
-HERD = Peeked(None, None)
+FRESH: LikePeeked = Peeked(count(3), None)
+STALE: LikePeeked = Peeked(count(3), 41)
+FIRST: LikePeeked = Peeked(None, 41)
+HERD: LikePeeked = Peeked(None, None)
 
 
 # --- this process -----------------------------------------------------------------------------------------------
@@ -104,7 +108,7 @@ def test_a_count_is_kept_in_the_process_for_a_moment() -> None:
 
 
 def test_an_older_count_never_overwrites_a_newer_one_in_the_process() -> None:
-    cache = ProcessCache(TTL_MS)
+    cache = ProcessCache[Target, Count](TTL_MS)
     cache.put(A, count(6, as_of_ms=200))
     cache.put(A, count(5, as_of_ms=100))
     assert cache.get(A, 201) == count(6, as_of_ms=200)
@@ -112,7 +116,7 @@ def test_an_older_count_never_overwrites_a_newer_one_in_the_process() -> None:
 
 def test_the_process_keeps_the_counts_that_were_put_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "_MAX_PROCESS_COUNTS", 2)
-    cache = ProcessCache(TTL_MS)
+    cache = ProcessCache[Target, Count](TTL_MS)
     for i in range(3):
         cache.put(Target("post", str(i)), count(i))
     assert [cache.get(Target("post", str(i)), 0) is not None for i in range(3)] == [False, True, True]
@@ -155,7 +159,7 @@ def test_a_count_in_the_shared_cache_is_served_without_a_query() -> None:
 
 
 @pytest.mark.parametrize("peeked", [STALE, FIRST])
-def test_who_holds_the_token_refreshes_and_fills_under_it(peeked: Peeked) -> None:
+def test_who_holds_the_token_refreshes_and_fills_under_it(peeked: LikePeeked) -> None:
     world = World({A: [peeked]})
     assert world.totals(A) == [5]
     assert world.rows.asked == [(A, False)]
@@ -203,7 +207,7 @@ def test_the_wait_has_an_end_and_then_the_rows_are_read_without_filling() -> Non
 
 
 @pytest.mark.parametrize("script", [[None], [HERD, None]])
-def test_a_shared_cache_that_is_gone_fails_nothing(script: list[Peeked | None]) -> None:
+def test_a_shared_cache_that_is_gone_fails_nothing(script: list[LikePeeked | None]) -> None:
     world = World({A: script, B: script[:]})
     assert world.totals(A, B) == [5, 7]
     assert world.shared is not None

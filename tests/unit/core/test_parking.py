@@ -35,7 +35,7 @@ class Contended:
 
 def settle(adjustments: Any) -> tuple[bool, list[float]]:
     slept: list[float] = []
-    done = parking.settle(PARKED, read=lambda _: CHANGE, adjustments=adjustments, now_s=0, sleep=slept.append)
+    done = parking.settle(PARKED, read=lambda _: [CHANGE], adjustments=adjustments, now_s=0, sleep=slept.append)
     return done, slept
 
 
@@ -72,7 +72,8 @@ class Cancelling:
 
 
 def add_once(*codes: str) -> bool:
-    return AdjustmentTable(Cancelling(*codes), "events", "counters").add_once("lane#7", CHANGE, 0)  # type: ignore[arg-type]
+    table = AdjustmentTable(Cancelling(*codes), "events", "counters", 35)  # type: ignore[arg-type]
+    return table.add_once("lane#7", CHANGE, 0)
 
 
 def test_a_claim_that_stands_is_no_second_count() -> None:

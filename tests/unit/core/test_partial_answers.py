@@ -48,7 +48,7 @@ def like_table(client: Any) -> LikeTable:
 
 
 def counter_table(client: Any) -> CounterTable:
-    return CounterTable(client, "counters", ThreadPoolExecutor(1), lambda: 7)
+    return CounterTable(client, "counters", ThreadPoolExecutor(1), lambda: 7, 35)
 
 
 def statements(*responses: dict[str, Any]) -> dict[str, Any]:

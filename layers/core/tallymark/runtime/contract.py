@@ -6,10 +6,17 @@ A test compares it with the routes in template.yaml.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from tallymark.identifiers import ITEM_TYPE_PATTERN, MAX_ID_BYTES, MAX_SAFE_INTEGER
+from tallymark.identifiers import (
+    ITEM_TYPE_PATTERN,
+    MAX_ID_BYTES,
+    MAX_SAFE_INTEGER,
+    MAX_TOKEN_BYTES,
+    NAME_PATTERN,
+)
 from tallymark.reactions import MAX_EMOJI_BYTES, WORD_PATTERN
+from tallymark.views import VISITORS_ERROR, ViewWindow
 
 Schema = dict[str, Any]
 
@@ -29,6 +36,10 @@ ERROR_CODES = (
 MAX_BODY_BYTES = 256 * 1024
 MAX_ENTRIES = 100
 DEFAULT_LIMIT = 20
+VIEW_WINDOWS: tuple[ViewWindow, ...] = ("all", "24h", "7d", "30d")
+SERIES_METRICS: tuple[Literal["likes", "views"], ...] = ("likes", "views")
+DEFAULT_SERIES_HOURS = 24
+MAX_SERIES_HOURS = 744  # 31 days
 
 _ID_PATTERN = r"^(?!\.{1,2}$)[^\x00-\x1f\x7f-\x9f]+$"
 _TIME_EXAMPLE = "2026-01-31T12:00:00.000Z"
@@ -175,7 +186,7 @@ class Operation:
     """One method on one path.
 
     An `open` operation needs no identity and looks at none that is sent. A `public` one needs none in `jwt` mode;
-    one that is sent must be genuine.
+    one that is sent must be genuine. One `for_services` is closed to people in `jwt` mode.
     """
 
     method: str
@@ -190,6 +201,7 @@ class Operation:
     limited: bool = False
     open: bool = False
     public: bool = False
+    for_services: bool = False
     media_type: str = "application/json"
     other_answers: dict[int, Schema] = field(default_factory=dict)
 
@@ -197,7 +209,7 @@ class Operation:
     def may_be_forbidden(self) -> bool:
         """Whether it can name a person for whom the caller may not act, or be closed by a parameter."""
         names = {parameter.name for parameter in self.parameters} | set((self.body or {}).get("properties", ()))
-        return "user_id" in names or self.tag == "Identity"
+        return "user_id" in names or self.tag == "Identity" or self.for_services
 
     @property
     def key(self) -> str:
@@ -332,6 +344,143 @@ ITEM_LIKERS = Operation(
     parameters=(*_ITEM_PATH, Parameter("reaction", REACTION), *_PAGE_PARAMETERS),
     public=True,
 )
+TOKEN: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_TOKEN_BYTES,
+    "description": f"1 to {MAX_TOKEN_BYTES} bytes of UTF-8 of the caller's choice: a second call with it adds nothing.",
+    "examples": ["5f0c8e1e-order-17"],
+}
+_NAME_PATH = Parameter(
+    "name", {"type": "string", "pattern": NAME_PATTERN, "examples": ["signups"]}, required=True, place="path"
+)
+_AGE_MS: Schema = {**_WHOLE, "description": "How long ago the counters were read.", "examples": [140]}
+_ADDED: Schema = {"type": "boolean", "description": "Whether this request added anything; false for a known token."}
+_ITEM_QUERY = (
+    Parameter("item_id", {**TEXT_ITEM_ID, "description": _SENT}, required=True),
+    Parameter("item_type", ITEM_TYPE, required=True),
+)
+POST_VIEWS = Operation(
+    "POST",
+    "/v1/views",
+    "Count views",
+    _object({"accepted": {**_WHOLE, "description": "Length of the list sent."}, "changed": _ADDED}),
+    "All of them or none. With a token the call is safe to repeat. A view without `bot` is a bot's if the caller's "
+    "user agent is a known crawler's.",
+    tag="Views",
+    body=_object(
+        {
+            "views": {
+                **_list(
+                    _object(
+                        {
+                            "item_id": ITEM_ID,
+                            "item_type": ITEM_TYPE,
+                            "visitor_id": or_null({**ID, "examples": ["visitor-1"]}),
+                            "bot": or_null({"type": "boolean"}),
+                        },
+                        "visitor_id",
+                        "bot",
+                    )
+                ),
+                "maxItems": MAX_ENTRIES,
+            },
+            "token": or_null(TOKEN),
+        },
+        "token",
+    ),
+    public=True,
+)
+GET_VIEWS = Operation(
+    "GET",
+    "/v1/views",
+    "Count the views of an item",
+    _object(
+        {
+            "views": {**_COUNT, "description": "Views of people; exact."},
+            "bot_views": {**_COUNT, "description": "Views of bots; exact."},
+            "visitors": or_null({**_COUNT, "description": "About how many people these were; null: not known now."}),
+            "visitors_error": {"const": VISITORS_ERROR, "description": "Standard error of `visitors`, as a share."},
+            "age_ms": _AGE_MS,
+        }
+    ),
+    "24h goes back to the beginning of the hour of UTC that began 24 to 25 hours ago, 7d and 30d to the beginning of "
+    "the day of UTC 7 and 30 days ago.",
+    tag="Views",
+    parameters=(
+        *_ITEM_QUERY,
+        Parameter("window", {"type": "string", "enum": list(VIEW_WINDOWS), "default": VIEW_WINDOWS[0]}),
+    ),
+    public=True,
+)
+SERIES = Operation(
+    "GET",
+    "/v1/series",
+    "Likes or views of an item by hour",
+    _object(
+        {
+            "item_id": TEXT_ITEM_ID,
+            "item_type": ITEM_TYPE,
+            "metric": {"type": "string", "enum": list(SERIES_METRICS)},
+            "series": _list(
+                _object(
+                    {
+                        "hour": {**TIME, "description": "When the hour begins, in UTC."},
+                        "count": {"type": "integer", "description": "Likes less unlikes, or views of people."},
+                        "bot_views": {**_WHOLE, "description": "Of the metric `views`."},
+                    },
+                    "bot_views",
+                )
+            ),
+            "age_ms": _AGE_MS,
+        }
+    ),
+    "Every hour from the first to the last, oldest first. A like belongs to the hour in which it was recorded, and so "
+    "does an unlike; hours older than the deployment keeps are 0.",
+    tag="Views",
+    parameters=(
+        *_ITEM_QUERY,
+        Parameter("metric", {"type": "string", "enum": list(SERIES_METRICS), "default": SERIES_METRICS[0]}),
+        Parameter(
+            "hours",
+            {"type": "integer", "minimum": 1, "maximum": MAX_SERIES_HOURS, "default": DEFAULT_SERIES_HOURS},
+        ),
+        Parameter("until", {**TIME, "description": "The last hour is the one of this moment; now, if left out."}),
+    ),
+    public=True,
+)
+ADD = Operation(
+    "POST",
+    "/v1/counters/{name}/add",
+    "Add to a named counter",
+    _object({"accepted": {"const": True}, "changed": _ADDED}),
+    "Safe to repeat: a known token adds nothing, whatever the amount.",
+    tag="Counters",
+    parameters=(_NAME_PATH,),
+    body=_object(
+        {
+            "amount": {
+                "type": "integer",
+                "minimum": -MAX_SAFE_INTEGER,
+                "maximum": MAX_SAFE_INTEGER,
+                "not": {"const": 0},
+                "examples": [1],
+            },
+            "token": TOKEN,
+        }
+    ),
+    for_services=True,
+)
+GET_COUNTER = Operation(
+    "GET",
+    "/v1/counters/{name}",
+    "The value of a named counter",
+    _object({"name": {"type": "string"}, "value": {"type": "integer", "examples": [5]}, "age_ms": _AGE_MS}),
+    "0 for one never used. Exact, also beyond 2^53.",
+    tag="Counters",
+    parameters=(_NAME_PATH,),
+    public=True,
+)
 _ANONYMOUS_ID: Schema = {
     "type": "string",
     "pattern": "^anon_[A-Za-z0-9_-]+$",
@@ -393,6 +542,11 @@ OPERATIONS: tuple[Operation, ...] = (
     HAS_LIKED,
     USER_LIKES,
     ITEM_LIKERS,
+    POST_VIEWS,
+    GET_VIEWS,
+    SERIES,
+    ADD,
+    GET_COUNTER,
     ANONYMOUS,
     HEALTH,
     OPENAPI,

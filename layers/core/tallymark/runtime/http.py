@@ -70,6 +70,8 @@ class Call:
         self._raw_body: str | bytes = _decode_base64(raw) if event.get("isBase64Encoded") else raw
         self._check_body()
         self.actor = identity.Actor() if operation.open else _actor_of(self._headers, event, operation)
+        if operation.for_services and not self.actor.service and wiring.settings().auth_mode != "open":
+            raise errors.Forbidden("this call is for services")
 
     def _check_body(self) -> None:
         size = len(self._raw_body)
@@ -87,6 +89,10 @@ class Call:
         """Scheme, host and port as the caller spelt them."""
         scheme = self._headers.get("x-forwarded-proto", "http")
         return f"{scheme}://{self._headers.get('host', '')}"
+
+    @property
+    def user_agent(self) -> str:
+        return self._headers.get("user-agent", "")
 
     @property
     def has_body(self) -> bool:

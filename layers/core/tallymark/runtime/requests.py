@@ -1,4 +1,4 @@
-"""What callers may send for likes, parsed into the model; one function per shape.
+"""What callers may send, parsed into the model; one function per shape.
 
 Faults of identity (403) are looked for before faults of form (400).
 """
@@ -6,21 +6,25 @@ Faults of identity (403) are looked for before faults of form (400).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tallymark.errors import Forbidden, InvalidRequest
-from tallymark.identifiers import parse_id, parse_item_type
+from tallymark.identifiers import MAX_SAFE_INTEGER, parse_id, parse_item_type
 from tallymark.identity import Actor, user_for
 from tallymark.likes import Operation
 from tallymark.model import DEFAULT_REACTION, LikeKey, Target, parse_time
 from tallymark.reactions import parse_reaction
+from tallymark.views import View, ViewWindow
 
-from .contract import DEFAULT_LIMIT, MAX_ENTRIES
+from .contract import DEFAULT_LIMIT, DEFAULT_SERIES_HOURS, MAX_ENTRIES, MAX_SERIES_HOURS, VIEW_WINDOWS
 
 T = TypeVar("T")
 Fields = Mapping[str, Any]
 
+C = TypeVar("C", bound=str)
+
+_HOURS = re.compile(r"[1-9][0-9]{0,3}")
 _LIMIT = re.compile(r"[1-9][0-9]?|100")
 
 
@@ -109,3 +113,62 @@ def parse_fresh(query: Mapping[str, str]) -> bool:
     if raw not in ("true", "false"):
         raise InvalidRequest("must be true or false", "fresh")
     return raw == "true"
+
+
+def parse_views(fields: Fields, *, sent_by_crawler: Callable[[], bool]) -> list[View]:
+    """The entries of `views`. One that does not say whether it is a bot's is one if a crawler sent it."""
+
+    def view(raw: object, field: str) -> View:
+        entry = parse_object(raw, field)
+        target = parse_target(entry, f"{field}.")
+        visitor_id, bot = entry.get("visitor_id"), entry.get("bot")
+        if bot is not None and not isinstance(bot, bool):
+            raise InvalidRequest("must be true or false", f"{field}.bot")
+        known = None if visitor_id is None else parse_id(visitor_id, f"{field}.visitor_id")
+        return View(target, known, sent_by_crawler() if bot is None else bot)
+
+    return parse_list(fields, "views", view)
+
+
+def parse_whole(raw: object, field: str, lowest: int, highest: int) -> int:
+    """A JSON whole number within bounds."""
+    if raw is None:
+        raise InvalidRequest("is required", field)
+    if not isinstance(raw, int) or isinstance(raw, bool) or not lowest <= raw <= highest:
+        raise InvalidRequest(f"must be a whole number from {lowest} to {highest}", field)
+    return raw
+
+
+def parse_addend(fields: Fields) -> int:
+    amount = parse_whole(fields.get("amount"), "amount", -MAX_SAFE_INTEGER, MAX_SAFE_INTEGER)
+    if amount == 0:
+        raise InvalidRequest("must not be 0", "amount")
+    return amount
+
+
+def parse_view_window(query: Mapping[str, str]) -> ViewWindow:
+    return parse_choice(query, "window", VIEW_WINDOWS)
+
+
+def parse_choice(query: Mapping[str, str], name: str, choices: Sequence[C]) -> C:
+    """One of the choices; the first if the parameter is left out."""
+    raw = query.get(name, choices[0])
+    for choice in choices:
+        if raw == choice:
+            return choice
+    raise InvalidRequest(f"must be one of {', '.join(choices)}", name)
+
+
+def parse_hours(query: Mapping[str, str]) -> int:
+    raw = query.get("hours")
+    if raw is None:
+        return DEFAULT_SERIES_HOURS
+    if not _HOURS.fullmatch(raw) or int(raw) > MAX_SERIES_HOURS:
+        raise InvalidRequest(f"must be a whole number from 1 to {MAX_SERIES_HOURS}", "hours")
+    return int(raw)
+
+
+def parse_until(query: Mapping[str, str], now_ms: int) -> int:
+    """Milliseconds since the epoch; now if it is left out."""
+    raw = query.get("until")
+    return now_ms if raw is None else parse_time(raw, "until")

@@ -10,20 +10,32 @@ from threading import RLock
 from typing import Any, TypeVar, cast
 
 from tallymark import tokens
-from tallymark.counts import ProcessCache, Sources
+from tallymark.counts import CountRows, K, ProcessCache, Sources, V
 from tallymark.limits import RATE_LIMIT_WINDOW_S, ProcessWindows, Taken
 from tallymark.lists import Cursors
+from tallymark.model import Count, Target
 from tallymark.settings import Settings
 from tallymark.signing import derived_key
 from tallymark.storage import keys
 from tallymark.storage.audit import AuditTables
 from tallymark.storage.counter_table import CounterTable
 from tallymark.storage.dynamodb import THREADS, connect, patience, transient_as_unavailable
-from tallymark.storage.event_table import AdjustmentTable, HeldTable, RunTable
+from tallymark.storage.event_table import AdjustmentTable, EventTable, HeldTable, RunTable
 from tallymark.storage.like_stream import LikeStream
 from tallymark.storage.like_table import LikeTable
 from tallymark.storage.parked_queue import ParkedQueue
-from tallymark.storage.valkey import ValkeyCounts, ValkeyDown, ValkeyServer, ValkeyWindows
+from tallymark.storage.valkey import (
+    Form,
+    ValkeyCounts,
+    ValkeyDown,
+    ValkeyServer,
+    ValkeyWindows,
+    likes_form,
+    sums_form,
+    views_form,
+)
+from tallymark.sums import Sum, SumRows
+from tallymark.views import ViewCount, ViewRows, ViewWindow
 
 from .issuer import IssuerKeys, fetch
 
@@ -80,12 +92,18 @@ def like_table() -> LikeTable:
 
 @_once
 def counter_table() -> CounterTable:
-    return CounterTable(dynamodb(), settings().counters_table, executor(), now_ms)
+    return CounterTable(dynamodb(), settings().counters_table, executor(), now_ms, settings().series_days)
+
+
+@_once
+def event_table() -> EventTable:
+    return EventTable(dynamodb(), settings().events_table, settings().event_days)
 
 
 @_once
 def adjustment_table() -> AdjustmentTable:
-    return AdjustmentTable(dynamodb(), settings().events_table, settings().counters_table)
+    wanted = settings()
+    return AdjustmentTable(dynamodb(), wanted.events_table, wanted.counters_table, wanted.series_days)
 
 
 @_once
@@ -133,11 +151,27 @@ def valkey_server() -> ValkeyServer | None:
 
 
 @_once
-def count_sources() -> Sources:
+def count_sources() -> Sources[Target, Count]:
+    return _sources(counter_table(), likes_form(_cache_namespace()), settings().cache_ttl_ms)
+
+
+@_once
+def view_sources() -> Sources[tuple[Target, ViewWindow], ViewCount]:
+    """Half as old as likes at most: a view is seen within 2 s, the way through the stream included."""
+    rows = ViewRows(counter_table(), None, now_ms)
+    return _sources(rows, views_form(_cache_namespace()), settings().cache_ttl_ms // 2)
+
+
+@_once
+def sum_sources() -> Sources[str, Sum]:
+    return _sources(SumRows(counter_table(), now_ms), sums_form(_cache_namespace()), settings().cache_ttl_ms)
+
+
+def _sources(rows: CountRows[K, V], form: Form[K, V], ttl_ms: int) -> Sources[K, V]:
     server = valkey_server()
-    shared = ValkeyCounts(server, _cache_namespace(), settings().cache_ttl_ms) if server else None
-    process = ProcessCache(settings().process_cache_ttl_ms)
-    return Sources(process, shared, counter_table(), now_ms, time.sleep)
+    shared = ValkeyCounts(server, form, ttl_ms) if server else None
+    process = ProcessCache[K, V](min(ttl_ms, settings().process_cache_ttl_ms))
+    return Sources(process, shared, rows, now_ms, time.sleep)
 
 
 @_once

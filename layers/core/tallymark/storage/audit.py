@@ -78,13 +78,16 @@ class AuditTables:
 
     def rows(self, target: Target) -> TargetRows:
         """One consistent Query: a read unit per 4 KB of rows."""
-        return TargetRows({item["sk"]["S"]: item for item in self._items(keys.target_key(target)) if _is_row(item)})
+        return TargetRows({item["sk"]["S"]: item for item in self._items(keys.target_key(target), keys.LIKE_METRIC)})
 
-    def _items(self, target_key: str) -> Iterator[Item]:
+    def _items(self, target_key: str, prefix: str = "") -> Iterator[Item]:
+        condition, values = "pk = :target", {":target": {"S": target_key}}
+        if prefix:
+            condition, values = f"{condition} AND begins_with(sk, :prefix)", {**values, ":prefix": {"S": prefix}}
         request: dict[str, Any] = {
             "TableName": self._counters_table,
-            "KeyConditionExpression": "pk = :target",
-            "ExpressionAttributeValues": {":target": {"S": target_key}},
+            "KeyConditionExpression": condition,
+            "ExpressionAttributeValues": values,
             "ConsistentRead": True,
         }
         while True:

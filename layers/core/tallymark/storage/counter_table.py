@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from tallymark import series
 from tallymark.errors import Unavailable
 from tallymark.fold import Added, Deferred, Delta, Lane, Mark, Outcome, Passed, is_prunable
-from tallymark.model import Count, Counter, Target
+from tallymark.model import Count, Counter, HourlyMetric, Metric, Target, day_label, day_of_label, slots_of
 from tallymark.storage.dynamodb import (
     BATCH_GET_KEYS,
     BATCH_STATEMENTS,
@@ -28,6 +29,9 @@ from . import keys
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import BatchStatementRequestTypeDef, BatchStatementResponseTypeDef
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _SEQUENCE_BYTES = 17  # hold 40 digits
 _TIME_BYTES = 4
@@ -63,8 +67,11 @@ class CounterTable:
     process has not seen are read first, 100 to a call, and then inserted or updated (docs/decisions/0003).
     """
 
-    def __init__(self, client: DynamoDBClient, table: str, executor: Executor, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, client: DynamoDBClient, table: str, executor: Executor, now_ms: Callable[[], int], series_days: int
+    ) -> None:
         self._client, self._table, self._executor, self._now_ms = client, table, executor, now_ms
+        self._series_days = series_days
         self._known: OrderedDict[tuple[str, str, str], _Row] = OrderedDict()
         self._lock = Lock()
 
@@ -111,27 +118,29 @@ class CounterTable:
 
     def _statement(self, lane: Lane, mark: str, delta: Delta, row: _Row) -> BatchStatementRequestTypeDef:
         pk, sk = _row_key(lane, delta.counter)
-        amount, last = {"N": str(delta.amount)}, {"B": pack_mark(delta.mark)}
+        amounts, last = delta.amounts, {"B": pack_mark(delta.mark)}
         if not row.exists:
+            # All slots at once, for an UPDATE of PartiQL adds to none that is missing.
+            slots = {slot: amounts.get(slot, 0) for slot in delta.counter.slots} | self._ttl(delta.counter)
+            names = "".join(f", '{name}': ?" for name in slots)
             return {
-                "Statement": f"INSERT INTO \"{self._table}\" VALUE {{'pk': ?, 'sk': ?, 'n': ?, '{mark}': ?}}",
-                "Parameters": [{"S": pk}, {"S": sk}, amount, last],
+                "Statement": f"INSERT INTO \"{self._table}\" VALUE {{'pk': ?, 'sk': ?{names}, '{mark}': ?}}",
+                "Parameters": [{"S": pk}, {"S": sk}, *({"N": str(number)} for number in slots.values()), last],
             }
         # Only a mark below the delta's first change lets it in; a lane new to the row has none.
         fresh = f'"{mark}" IS MISSING' if row.mark is None else f'"{mark}" < ?'
         floor = [] if row.mark is None else [{"B": _floor(delta)}]
+        additions = "".join(f"SET {slot} = {slot} + ? " for slot in amounts)
         return {
-            "Statement": (
-                f'UPDATE "{self._table}" SET n = n + ? SET "{mark}" = ? '  # noqa: S608 (our own names)
-                f"WHERE pk = ? AND sk = ? AND {fresh}"
-            ),
-            "Parameters": [amount, last, {"S": pk}, {"S": sk}, *floor],
+            "Statement": (f'UPDATE "{self._table}" {additions}SET "{mark}" = ? WHERE pk = ? AND sk = ? AND {fresh}'),
+            "Parameters": [*({"N": str(n)} for n in amounts.values()), last, {"S": pk}, {"S": sk}, *floor],
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
 
     def _write_and_prune(self, lane: Lane, mark: str, delta: Delta, row: _Row) -> Outcome:
         """Adds the delta and removes marks that nobody needs any more, in one UpdateItem."""
         pk, sk = _row_key(lane, delta.counter)
+        amounts = delta.amounts
         old = {f"old{j}": mark_of_old for j, mark_of_old in enumerate(row.prunable[:_PRUNED_AT_ONCE])}
         fresh = "(attribute_not_exists(#mark) OR #mark < :first)"
         # Only the value that was seen to be too old may go: its lane could be moving it right now.
@@ -141,12 +150,14 @@ class CounterTable:
                 self._client.update_item(
                     TableName=self._table,
                     Key={"pk": {"S": pk}, "sk": {"S": sk}},
-                    UpdateExpression="ADD n :amount SET #mark = :last REMOVE "
+                    UpdateExpression="ADD "
+                    + ", ".join(f"{slot} :{slot}" for slot in amounts)
+                    + " SET #mark = :last REMOVE "
                     + ", ".join(f"#{alias}" for alias in old),
                     ConditionExpression=fresh + unmoved,
                     ExpressionAttributeNames={"#mark": mark, **{f"#{alias}": name for alias, (name, _) in old.items()}},
                     ExpressionAttributeValues={
-                        ":amount": {"N": str(delta.amount)},
+                        **{f":{slot}": {"N": str(amount)} for slot, amount in amounts.items()},
                         ":first": {"B": _floor(delta)},
                         ":last": {"B": pack_mark(delta.mark)},
                         **{f":{alias}": {"B": packed} for alias, (_, packed) in old.items()},
@@ -160,6 +171,10 @@ class CounterTable:
         left = row.prunable[_PRUNED_AT_ONCE:]
         self._remember((pk, sk, mark), _Row(exists=True, mark=pack_mark(delta.mark), prunable=left))
         return Added()
+
+    def _ttl(self, counter: Counter) -> dict[str, int]:
+        expiry_s = series.expiry_s(counter, self._series_days)
+        return {} if expiry_s is None else {"ttl": expiry_s}
 
     def _outcome(self, lane: Lane, mark: str, delta: Delta, response: BatchStatementResponseTypeDef) -> Outcome:
         known = (*_row_key(lane, delta.counter), mark)
@@ -223,38 +238,70 @@ class CounterTable:
 
     def counts(self, targets: Sequence[Target], *, consistent: bool) -> list[Count | None]:
         """Per target the sum of its rows, by one Query each; None where the store did not answer."""
+        return self.each(targets, lambda target: self.count(target, consistent=consistent))
 
-        def count(target: Target) -> Count | None:
+    def count(self, target: Target, *, consistent: bool) -> Count:
+        """The likes of a target: one Query, half a read unit (consistent: one) per 4 KB of rows."""
+        as_of_ms = self._now_ms()
+        by_reaction: dict[str, int] = {}
+        for label, numbers in self._rows_from(target, "like", consistent=consistent):
+            by_reaction[label] = by_reaction.get(label, 0) + numbers["n"]
+        return Count(by_reaction, as_of_ms)
+
+    def total(self, counter: Counter, *, consistent: bool = False) -> dict[str, int]:
+        """The sum of each slot of a counter that has no other labels beside it; units as for count()."""
+        total = dict.fromkeys(counter.slots, 0)
+        for _, numbers in self._rows_from(counter.target, counter.metric, consistent=consistent):
+            total = {slot: total[slot] + numbers.get(slot, 0) for slot in total}
+        return total
+
+    def days(self, target: Target, metric: HourlyMetric, first: int, last: int) -> dict[int, dict[str, int]]:
+        """The slots of each day from first to last (days since the epoch), where anything was counted.
+
+        One Query, half a read unit per 4 KB: a day has one row per lane, of about 300 bytes for likes, 500 for views.
+        """
+        found: dict[int, dict[str, int]] = {}
+        for label, numbers in self._rows_from(target, metric, between=(day_label(first), day_label(last))):
+            of_day = found.setdefault(day_of_label(label), {})
+            for slot, number in numbers.items():
+                of_day[slot] = of_day.get(slot, 0) + number
+        return found
+
+    def each(self, asked: Sequence[K], read: Callable[[K], V]) -> list[V | None]:
+        """What reading each gives, all at the same time; None where the store did not answer."""
+
+        def one(key: K) -> V | None:
             try:
-                return self.count(target, consistent=consistent)
+                return read(key)
             except Unavailable:
                 return None
 
-        return spread(self._executor, count, targets)
+        return spread(self._executor, one, asked)
 
-    def count(self, target: Target, *, consistent: bool) -> Count:
-        """The sum of the target's rows: one Query, half a read unit (consistent: one) per 4 KB of rows."""
-        as_of_ms = self._now_ms()
-        by_reaction: dict[str, int] = {}
+    def _rows_from(
+        self, target: Target, metric: Metric, *, between: tuple[str, str] | None = None, consistent: bool = False
+    ) -> Iterator[tuple[str, dict[str, int]]]:
+        """Label and numbers of each row of a metric, or of those whose labels lie between two, both included."""
+        first, last = keys.row_range(metric, between)
         start: dict[str, Any] = {}
         while True:
             with transient_as_unavailable():
                 answer = self._client.query(
                     TableName=self._table,
-                    KeyConditionExpression="pk = :target AND begins_with(sk, :metric)",
+                    KeyConditionExpression="pk = :target AND sk BETWEEN :first AND :last",
                     ExpressionAttributeValues={
                         ":target": {"S": keys.target_key(target)},
-                        ":metric": {"S": keys.LIKE_METRIC},
+                        ":first": {"S": first},
+                        ":last": {"S": last},
                     },
-                    ProjectionExpression="sk, n",
                     ConsistentRead=consistent,
                     **start,
                 )
             for item in answer["Items"]:
-                reaction, _ = keys.parse_counter_sort_key(item["sk"]["S"])
-                by_reaction[reaction] = by_reaction.get(reaction, 0) + int(item["n"]["N"])
+                label, _ = keys.parse_counter_sort_key(item["sk"]["S"])
+                yield label, {name: int(item[name]["N"]) for name in slots_of(metric) if name in item}
             if "LastEvaluatedKey" not in answer:
-                return Count(by_reaction, as_of_ms)
+                return
             start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
 

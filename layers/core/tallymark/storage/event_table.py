@@ -1,4 +1,4 @@
-"""What the table of events keeps beside events: records held back or settled, and the reconciler's progress."""
+"""The table of events, and what it keeps beside them: records held back or settled, the reconciler's progress."""
 
 from __future__ import annotations
 
@@ -6,15 +6,43 @@ import json
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
+from tallymark import series
 from tallymark.errors import Unavailable
+from tallymark.events import AddEvent, ViewEvent
 from tallymark.fold import Change
 from tallymark.parking import KEPT_S
 
 from . import keys
-from .dynamodb import TRANSIENT_CODES, transient_as_unavailable
+from .dynamodb import TRANSIENT_CODES, Item, transient_as_unavailable
+from .event_stream import item_of
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+
+
+class EventTable:
+    """Records events, each once under its key, until their time to live is over."""
+
+    def __init__(self, client: DynamoDBClient, table: str, event_days: int) -> None:
+        self._client, self._table, self._event_days = client, table, event_days
+
+    def record(self, event: ViewEvent | AddEvent) -> bool:
+        """False if an earlier call recorded its token. One write unit per KB, also then."""
+        item = item_of(event)
+        expiry_s = event.at_ms // 1000 + self._event_days * series.SECONDS_PER_DAY
+        with transient_as_unavailable():
+            try:
+                self._client.put_item(
+                    TableName=self._table,
+                    Item={**item, "ttl": {"N": str(expiry_s)}},
+                    ConditionExpression="attribute_not_exists(pk)",
+                    ReturnValuesOnConditionCheckFailure="ALL_OLD",
+                )
+            except self._client.exceptions.ConditionalCheckFailedException as error:
+                # Its own nonce: an attempt of this call landed, and only the reply was lost.
+                standing: Item = error.response["Item"]  # type: ignore[typeddict-item]
+                return bytes(standing["nonce"]["B"]) == event.nonce
+        return True
 
 
 class HeldTable:
@@ -70,14 +98,19 @@ class RunTable:
 class AdjustmentTable:
     """Adds single changes to adjustment rows, once each."""
 
-    def __init__(self, client: DynamoDBClient, events_table: str, counters_table: str) -> None:
+    def __init__(self, client: DynamoDBClient, events_table: str, counters_table: str, series_days: int) -> None:
         self._client, self._events_table, self._counters_table = client, events_table, counters_table
+        self._series_days = series_days
 
     def add_once(self, event_id: str, change: Change, expires_s: int) -> bool:
         """False if the id was claimed before. Transactional: four write units."""
         claim = {"pk": {"S": keys.claim_key(event_id)}, "ttl": {"N": str(expires_s)}}
         counter = change.counter
         row = {"pk": {"S": keys.target_key(counter.target)}, "sk": {"S": keys.adjustment_sort_key(counter)}}
+        expression, names, values = f"ADD {change.slot} :delta", {}, {":delta": {"N": str(change.delta)}}
+        if (row_expiry_s := series.expiry_s(counter, self._series_days)) is not None:
+            expression, names = f"{expression} SET #ttl = :ttl", {"ExpressionAttributeNames": {"#ttl": "ttl"}}
+            values[":ttl"] = {"N": str(row_expiry_s)}
         with transient_as_unavailable():
             try:
                 self._client.transact_write_items(
@@ -93,8 +126,9 @@ class AdjustmentTable:
                             "Update": {
                                 "TableName": self._counters_table,
                                 "Key": row,
-                                "UpdateExpression": "ADD n :delta",
-                                "ExpressionAttributeValues": {":delta": {"N": str(change.delta)}},
+                                "UpdateExpression": expression,
+                                "ExpressionAttributeValues": values,
+                                **names,  # type: ignore[typeddict-item]
                             }
                         },
                     ]

@@ -4,10 +4,14 @@ likes     pk  user                        one partition per person
           sk  type#id#reaction            the record's identity: one like per person, target and reaction
           lk  type#id#bucket              partition of the index `likers`
           at  milliseconds, then nonce    sort key of the indexes `by-time` and `likers`
-counters  pk  type#id
+counters  pk  type#id                     or +#name, of a named counter
           sk  like#reaction#row           row 000 to 999, or `adj` for corrections
+          sk  view#all#row                and sum#all#row, of a named counter
+          sk  likes-by-hour#day#row       and views-by-hour#day#row
           sk  verified                    when the reconciler last found the target's rows right, or wrong
-events    pk  parked#event id             claims of the parked consumer
+events    pk  event#view#=token           views that came in one call; ~ and 16 bytes in hex where it had no token
+          pk  event#add#name#token        an addition to a named counter
+          pk  parked#event id             claims of the parked consumer
           pk  held#lane                   the lane's records that were parked as unreadable
           pk  reconciler                  where its scheduled run stands
 
@@ -18,13 +22,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 
-from tallymark.model import Counter, LikeKey, Stamp, Target
+from tallymark.model import Counter, LikeKey, Metric, Stamp, Target
 
 ADJUSTMENT_ROW = "adj"
 VERIFIED = "verified"
 RECONCILER_RUN = "reconciler"
 LIKE_METRIC = "like#"
+VIEW_EVENT = "event#view#"
+ADD_EVENT = "event#add#"
 MARK_PREFIX = "@"
 
 _SEPARATOR = "#"
@@ -48,7 +55,10 @@ def target_key(target: Target) -> str:
 
 
 def parse_target_key(key: str) -> Target:
+    """The target; ValueError for a key that target_key never makes."""
     item_type, item_id = key.split("#")
+    if not (item_type and item_id):
+        raise ValueError(f"not a target's key: {key!r}")
     return Target(item_type, unescape(item_id))
 
 
@@ -98,23 +108,50 @@ def unpack_stamp(packed: bytes) -> Stamp:
 
 
 def counter_sort_key(counter: Counter, row: int) -> str:
-    return f"{LIKE_METRIC}{counter.reaction}#{row:03d}"
+    return f"{counter.metric}#{counter.label}#{row:03d}"
 
 
 def adjustment_sort_key(counter: Counter) -> str:
-    return f"{LIKE_METRIC}{counter.reaction}#{ADJUSTMENT_ROW}"
+    return f"{counter.metric}#{counter.label}#{ADJUSTMENT_ROW}"
 
 
 def parse_counter_sort_key(key: str) -> tuple[str, str]:
-    """Reaction and row."""
-    _, reaction, row = key.split("#")
-    return reaction, row
+    """Label and row."""
+    _, label, row = key.split("#")
+    return label, row
 
 
 def mark_name(lane_id: str) -> str:
     """The attribute that holds a lane's mark: 12 bytes, 64 bits of them hash."""
     digest = hashlib.blake2b(lane_id.encode(), digest_size=8).digest()
     return MARK_PREFIX + base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def row_range(metric: Metric, labels: tuple[str, str] | None) -> tuple[str, str]:
+    """Between which sort keys, both included, lie the rows of a metric, or of the labels from one to another."""
+    if labels is None:
+        return f"{metric}#", f"{metric}$"  # $ follows #
+    first, last = labels
+    return f"{metric}#{first}#", f"{metric}#{last}$"
+
+
+def view_event_key(token: str | None) -> str:
+    """Of the caller's token, or one that no other call has."""
+    return f"{VIEW_EVENT}={token}" if token is not None else f"{VIEW_EVENT}~{os.urandom(16).hex()}"
+
+
+def add_event_key(name: str, token: str) -> str:
+    return f"{ADD_EVENT}{name}#{token}"
+
+
+def parse_add_event_key(key: str) -> tuple[str, str]:
+    """Name and token; ValueError for another key."""
+    if not key.startswith(ADD_EVENT):
+        raise ValueError(f"not the key of an addition: {key!r}")
+    name, separator, token = key.removeprefix(ADD_EVENT).partition("#")
+    if not (name and separator and token):
+        raise ValueError(f"not the key of an addition: {key!r}")
+    return name, token
 
 
 def claim_key(event_id: str) -> str:
@@ -127,6 +164,14 @@ def held_key(lane_id: str) -> str:
 
 def cache_count_key(namespace: str, target: Target) -> str:
     return f"{namespace}/count/{target_key(target)}"
+
+
+def cache_views_key(namespace: str, target: Target, window: str) -> str:
+    return f"{namespace}/views/{window}/{target_key(target)}"
+
+
+def cache_sum_key(namespace: str, name: str) -> str:
+    return f"{namespace}/sum/{name}"
 
 
 def cache_limit_key(namespace: str, limit: str, key: str) -> str:

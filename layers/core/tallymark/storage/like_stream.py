@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tallymark.aggregation import MAX_DIGITS, Record, Unreadable
 from tallymark.fold import Change
-from tallymark.model import Counter, LikeKey
+from tallymark.model import Counter, LikeKey, by_hour
 
 from . import keys
 from .dynamodb import error_code, transient_as_unavailable
@@ -23,8 +23,8 @@ _EMPTY_PAGES = 10
 _DELTAS = {"INSERT": 1, "REMOVE": -1, "MODIFY": 0}
 
 
-def read_change(record: Record) -> Change | None:
-    """The change that a record of the KEYS_ONLY stream stands for; None for one that changes no count.
+def read_like(record: Record) -> Sequence[Change]:
+    """The changes that a record of the KEYS_ONLY stream stands for: the count, and the hour. None that change no count.
 
     Unreadable if any part that is needed is missing or was not written by the table of likes.
     """
@@ -32,23 +32,30 @@ def read_change(record: Record) -> Change | None:
         delta = _DELTAS[record["eventName"]]
         body = record["dynamodb"]
         target, reaction = keys.parse_like_sort_key(body["Keys"]["sk"]["S"])
-        sequence = _sequence(body["SequenceNumber"])
-        time_s = int(body["ApproximateCreationDateTime"])
-        if not 0 <= time_s < 2**32:
-            raise ValueError(f"time {time_s}")
+        sequence, time_s = place_of(body)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
-    return Change(Counter(target, reaction), delta, sequence, time_s) if delta else None
+    if not delta:
+        return ()
+    hours, hour = by_hour(target, "likes-by-hour", time_s * 1000)
+    return (
+        Change(Counter(target, reaction), delta, sequence, time_s),
+        Change(hours, delta, sequence, time_s, f"n{hour}"),
+    )
 
 
-def _sequence(digits: object) -> int:
+def place_of(body: Mapping[str, Any]) -> tuple[int, int]:
+    """A record's number in its lane, and its creation in seconds since the epoch; ValueError for what is none."""
+    digits, time_s = body["SequenceNumber"], int(body["ApproximateCreationDateTime"])
     if not (isinstance(digits, str) and digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS):
         raise ValueError(f"sequence number {digits!r}")
-    return int(digits)
+    if not 0 <= time_s < 2**32:
+        raise ValueError(f"time {time_s}")
+    return int(digits), time_s
 
 
 def like_of(record: Record) -> tuple[LikeKey, bool]:
-    """The like that a record, which read_change could read, is about, and whether it stands after it."""
+    """The like that a record, which read_like could read, is about, and whether it stands after it."""
     key = record["dynamodb"]["Keys"]
     target, reaction = keys.parse_like_sort_key(key["sk"]["S"])
     return LikeKey(key["pk"]["S"], target, reaction), record["eventName"] != "REMOVE"

@@ -48,10 +48,11 @@ class ParkedQueue:
 
 
 def to_message(parked: Parked) -> str:
-    return json.dumps({"reason": parked.reason, "lane_id": parked.lane_id, "record": parked.record})
+    part = {} if parked.part is None else {"part": parked.part}
+    return json.dumps({"reason": parked.reason, "lane_id": parked.lane_id, **part, "record": parked.record})
 
 
 def from_message(body: str) -> Parked:
     """ValueError or KeyError for a message that put() never made."""
     message = json.loads(body)
-    return Parked(message["reason"], message["lane_id"], message["record"])
+    return Parked(message["reason"], message["lane_id"], message["record"], message.get("part"))

@@ -10,11 +10,14 @@ import json
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tallymark.counts import Peeked
+from tallymark.counts import K, Peeked, V
 from tallymark.limits import Taken
 from tallymark.model import Count, Target
+from tallymark.sums import Sum
+from tallymark.views import ViewCount, ViewWindow
 
 from . import keys
 
@@ -144,35 +147,44 @@ class ValkeyServer:
         return self._client
 
 
-class ValkeyCounts:
+@dataclass(frozen=True, slots=True)
+class Form(Generic[K, V]):
+    """How a count is kept: under which key, and as which text."""
+
+    key: Callable[[K], str]
+    write: Callable[[V], str]
+    read: Callable[[str, int], V]  # the text, and the moment that it is of in milliseconds since the epoch
+
+
+class ValkeyCounts(Generic[K, V]):
     """Counts shared by all processes; one of them refreshes each, the others see it a little stale meanwhile."""
 
-    def __init__(self, server: ValkeyServer, namespace: str, ttl_ms: int) -> None:
-        self._server, self._namespace, self._ttl_ms = server, namespace, ttl_ms
+    def __init__(self, server: ValkeyServer, form: Form[K, V], ttl_ms: int) -> None:
+        self._server, self._form, self._ttl_ms = server, form, ttl_ms
 
-    def peek(self, targets: Sequence[Target], now_ms: int) -> list[Peeked] | None:
-        """Per target what is known; None when the cache does not answer."""
-        calls = [(keys.cache_count_key(self._namespace, target), (_LEASE_MS,)) for target in targets]
+    def peek(self, asked: Sequence[K], now_ms: int) -> list[Peeked[V]] | None:
+        """Per key what is known; None when the cache does not answer."""
+        calls = [(self._form.key(key), (_LEASE_MS,)) for key in asked]
         try:
             answers = self._server.run(_PEEK, calls)
         except ValkeyDown:
             return None
         return [
             Peeked(
-                Count(json.loads(value), now_ms - int(age_ms)) if value else None,
+                self._form.read(value, now_ms - int(age_ms)) if value else None,
                 int(token) if token else None,
             )
             for value, age_ms, token in answers
         ]
 
-    def fill(self, filled: Sequence[tuple[Target, int, Count]]) -> None:
+    def fill(self, filled: Sequence[tuple[K, int, V]]) -> None:
         """Stores counts; an older token never overwrites a newer one."""
         calls = [
             (
-                keys.cache_count_key(self._namespace, target),
-                (json.dumps(count.by_reaction), token, self._fresh_ms(), round(self._ttl_ms * _STALE_SHARE)),
+                self._form.key(key),
+                (self._form.write(count), token, self._fresh_ms(), round(self._ttl_ms * _STALE_SHARE)),
             )
-            for target, token, count in filled
+            for key, token, count in filled
         ]
         try:
             self._server.run(_FILL, calls)
@@ -182,6 +194,34 @@ class ValkeyCounts:
     def _fresh_ms(self) -> int:
         """Jittered, so that counts which were read together are not refreshed together."""
         return round(self._ttl_ms * random.uniform(0.7, 1.0))  # noqa: S311
+
+
+def likes_form(namespace: str) -> Form[Target, Count]:
+    return Form(
+        lambda target: keys.cache_count_key(namespace, target),
+        lambda count: json.dumps(count.by_reaction),
+        lambda text, as_of_ms: Count(json.loads(text), as_of_ms),
+    )
+
+
+def views_form(namespace: str) -> Form[tuple[Target, ViewWindow], ViewCount]:
+    def read(text: str, as_of_ms: int) -> ViewCount:
+        people, bots, visitors = json.loads(text)
+        return ViewCount(people, bots, visitors, as_of_ms)
+
+    return Form(
+        lambda key: keys.cache_views_key(namespace, *key),
+        lambda count: json.dumps([count.people, count.bots, count.visitors]),
+        read,
+    )
+
+
+def sums_form(namespace: str) -> Form[str, Sum]:
+    return Form(
+        lambda name: keys.cache_sum_key(namespace, name),
+        lambda found: str(found.value),
+        lambda text, as_of_ms: Sum(int(text), as_of_ms),
+    )
 
 
 class ValkeyWindows:
