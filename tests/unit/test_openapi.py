@@ -264,7 +264,18 @@ def test_every_example_on_the_page_is_a_body_that_the_document_allows(mode: Auth
     for words in shown:
         (url,) = (word for word in words if word.startswith(ORIGIN))
         method = words[words.index("-X") + 1] if "-X" in words else "POST"
-        assert fits(mode, method, url.removeprefix(ORIGIN), json.loads(words[words.index("-d") + 1]))
+        path = path_of(method, url.removeprefix(ORIGIN))
+        assert fits(mode, method, path, json.loads(words[words.index("-d") + 1]))
+
+
+def path_of(method: str, url: str) -> str:
+    """The path of the operation that the URL calls."""
+    (path,) = (
+        operation.path
+        for operation in OPERATIONS
+        if operation.method == method and re.fullmatch(re.sub(r"{\w+}", "[^/]+", operation.path), url)
+    )
+    return path
 
 
 def test_the_page_is_served_as_html(service: Service) -> None:

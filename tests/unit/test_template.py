@@ -176,26 +176,39 @@ def test_parked_records_stay_invisible_for_six_times_the_consumers_timeout() -> 
 # --- the stream ------------------------------------------------------------------------------------------------
 
 
-def test_the_stream_is_delivered_as_exact_counting_needs_it() -> None:
-    source = next(s for s in resolved().event_sources if s.function == "AggregatorFunction")
+NEW_EVENTS = '{"eventName":["INSERT"],"dynamodb":{"Keys":{"pk":{"S":[{"prefix":"event#"}]}}}}'
+
+
+@pytest.mark.parametrize(
+    ("table", "view", "batching_s", "pattern"),
+    [
+        ("LikesTable", "KEYS_ONLY", 1, '{"eventName":["INSERT","REMOVE"]}'),
+        ("EventsTable", "NEW_IMAGE", 0, NEW_EVENTS),
+    ],
+)
+def test_the_streams_are_delivered_as_exact_counting_needs_it(
+    table: str, view: str, batching_s: int, pattern: str
+) -> None:
+    sources = (s for s in resolved().event_sources if s.function == "AggregatorFunction")
+    source = next(source for source in sources if table in source.arn)
     assert {**source.settings} == {
         "Enabled": True,
         "StartingPosition": "TRIM_HORIZON",
         "BatchSize": 10000,
-        "MaximumBatchingWindowInSeconds": 1,
+        "MaximumBatchingWindowInSeconds": batching_s,
         "TumblingWindowInSeconds": 300,
         "ParallelizationFactor": 1,
         "BisectBatchOnFunctionError": True,
         "MaximumRetryAttempts": -1,
         "MaximumRecordAgeInSeconds": -1,
         "FunctionResponseTypes": ["ReportBatchItemFailures"],
-        "FilterCriteria": {"Filters": [{"Pattern": '{"eventName":["INSERT","REMOVE"]}'}]},
+        "FilterCriteria": {"Filters": [{"Pattern": pattern}]},
     }
-    assert RESOURCES["LikesTable"]["Properties"]["StreamSpecification"] == {"StreamViewType": "KEYS_ONLY"}
+    assert RESOURCES[table]["Properties"]["StreamSpecification"] == {"StreamViewType": view}
 
 
 def test_mappings_can_be_left_to_another_poller() -> None:
-    assert [s.settings["Enabled"] for s in resolved(StreamMapping="disabled").event_sources] == [False, False]
+    assert [s.settings["Enabled"] for s in resolved(StreamMapping="disabled").event_sources] == [False, False, False]
 
 
 # --- roles -----------------------------------------------------------------------------------------------------

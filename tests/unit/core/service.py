@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +21,16 @@ from functions.read_api.app import app as read_app
 from functions.write_api.app import app as write_app
 from tallymark.counts import ProcessCache, Sources
 from tallymark.errors import TallymarkError, Unavailable
+from tallymark.events import AddEvent, ViewEvent
+from tallymark.fold import Change
 from tallymark.identity import service_key
 from tallymark.lists import Page
-from tallymark.model import Count, Like, LikeKey, Stamp, Target
+from tallymark.model import Count, Counter, HourlyMetric, Like, LikeKey, Stamp, Target, day_of_label
 from tallymark.runtime import openapi, wiring
 from tallymark.runtime.contract import OPERATIONS, Operation
 from tallymark.settings import Settings
+from tallymark.storage.dynamodb import Item
+from tallymark.storage.event_stream import item_of, read_event
 from tests.e2e.issuer import jwk, signed
 
 SECRET = "made up"
@@ -62,7 +66,9 @@ _ENVIRONMENT = {
     "LOG_LEVEL": "CRITICAL",
 }
 WRITES = {("POST", "/v1/like"), ("DELETE", "/v1/like"), ("POST", "/v1/toggle"), ("POST", "/v1/batch")} | {
-    ("POST", "/v1/anonymous")
+    ("POST", "/v1/anonymous"),
+    ("POST", "/v1/views"),
+    ("POST", "/v1/counters/{name}/add"),
 }
 FOR_SLASHES = ("GET /v1/users/{proxy+}", "GET /v1/items/{proxy+}")
 
@@ -127,11 +133,33 @@ class MemoryLikes:
         return Page(tuple(newest), newest[-1].stamp if len(newest) == limit else None)
 
 
+class MemoryEvents:
+    """The table of events, by the keys of its items."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, Item] = {}
+        self.fault: Exception | None = None
+
+    def record(self, event: ViewEvent | AddEvent) -> bool:
+        if self.fault is not None:
+            raise self.fault
+        item = item_of(event)
+        return self.items.setdefault(item["pk"]["S"], item) is item
+
+    def changes(self) -> Iterator[Change]:
+        """What the stream makes of them."""
+        for sequence, item in enumerate(self.items.values()):
+            body: Item = {"Keys": {"pk": item["pk"]}, "NewImage": item, "SequenceNumber": str(sequence)}
+            body["ApproximateCreationDateTime"] = NOW_MS / 1000
+            yield from read_event({"eventName": "INSERT", "dynamodb": body})
+
+
 class MemoryCounts:
     """Counts that follow the records at once; `unknown` holds targets that the store does not answer for."""
 
-    def __init__(self, likes: MemoryLikes) -> None:
+    def __init__(self, likes: MemoryLikes, events: MemoryEvents) -> None:
         self.likes = likes
+        self.events = events
         self.unknown: set[Target] = set()
         self.fault: Exception | None = None
         self.asked: list[bool] = []
@@ -150,6 +178,27 @@ class MemoryCounts:
             if key.target == target:
                 by_reaction[key.reaction] = by_reaction.get(key.reaction, 0) + 1
         return Count(by_reaction, NOW_MS - 7)
+
+    def total(self, counter: Counter, *, consistent: bool) -> dict[str, int]:
+        self.ping()
+        total = dict.fromkeys(counter.slots, 0)
+        for change in self.events.changes():
+            if change.counter == counter:
+                total[change.slot] += change.delta
+        return total
+
+    def days(self, target: Target, metric: HourlyMetric, first: int, last: int) -> dict[int, dict[str, int]]:
+        self.ping()
+        days: dict[int, dict[str, int]] = {}
+        for change in self.events.changes():
+            counter = change.counter
+            if (counter.target, counter.metric) == (target, metric) and first <= day_of_label(counter.label) <= last:
+                slots = days.setdefault(day_of_label(counter.label), {})
+                slots[change.slot] = slots.get(change.slot, 0) + change.delta
+        return days
+
+    def each(self, asked: Sequence[Any], read: Callable[[Any], Any]) -> list[Any]:
+        return [None if isinstance(self.fault, Unavailable) else read(key) for key in asked]
 
 
 class Cache:
@@ -192,16 +241,21 @@ class Service:
     likes: MemoryLikes = field(default_factory=MemoryLikes)
     settings: Settings = field(default_factory=lambda: Settings.from_environment(_ENVIRONMENT))
     clock_s: float = 0.0
+    now_ms: int = NOW_MS
 
     def __post_init__(self) -> None:
-        self.counts = MemoryCounts(self.likes)
+        self.events = MemoryEvents()
+        self.counts = MemoryCounts(self.likes, self.events)
         wiring.reset()
-        windows_clock = SimpleNamespace(monotonic=lambda: self.clock_s, time_ns=lambda: NOW_MS * 1_000_000, sleep=None)
+        windows_clock = SimpleNamespace(
+            monotonic=lambda: self.clock_s, time_ns=lambda: self.now_ms * 1_000_000, sleep=None
+        )
         sources = Sources[Target, Count](ProcessCache(0), None, self.counts, lambda: NOW_MS, lambda _: None)
         for name, value in {
             "settings": lambda: self.settings,
             "like_table": lambda: self.likes,
             "counter_table": lambda: self.counts,
+            "event_table": lambda: self.events,
             "count_sources": lambda: sources,
             "valkey_server": lambda: None,
             "secret": lambda: SECRET,
