@@ -47,12 +47,12 @@ def _report(done: Aggregated, records: int) -> None:
         if done.newest_s is not None:
             metrics.seconds("FoldLag", max(0.0, wiring.now_ms() / 1000 - done.newest_s))
         if done.parked:
-            metrics.count("RecordsParked", len(done.parked))
+            metrics.count("RecordsParked", len({id(parked.record) for parked in done.parked}))
     if done.parked:
         telemetry.logger(SERVICE).warning(  # enough to find them in the queue; their keys name people
             "parked records",
             reasons=sorted({parked.reason for parked in done.parked}),
-            sequence_numbers=[sequence_number(parked.record) for parked in done.parked[:20]],
+            sequence_numbers=list(dict.fromkeys(sequence_number(parked.record) for parked in done.parked))[:20],
         )
     if done.failed_sequence is not None:
         telemetry.logger(SERVICE).warning("batch left unfinished", failed_sequence=done.failed_sequence)

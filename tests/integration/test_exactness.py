@@ -257,8 +257,8 @@ def test_marks_that_nobody_needs_any_more_are_pruned_in_the_same_write(
         aggregator(batch([record(target, f"now-{n}")]), Context())
     rows = tables.client.query(
         TableName=tables.outputs["CountersTable"],
-        KeyConditionExpression="pk = :pk",
-        ExpressionAttributeValues={":pk": {"S": f"post#{target.item_id}"}},
+        KeyConditionExpression="pk = :pk AND begins_with(sk, :likes)",
+        ExpressionAttributeValues={":pk": {"S": f"post#{target.item_id}"}, ":likes": {"S": "like#"}},
     )["Items"]
     marks = [name for name in rows[0] if name.startswith("@")]
     assert len(rows) == 1

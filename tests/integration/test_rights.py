@@ -45,9 +45,11 @@ Right = tuple[str, str]  # (action, resource)
 LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 MAPPINGS = {
     "AggregatorFunction": {
-        ("dynamodb:DescribeStream", "LikesTable/stream"),
-        ("dynamodb:GetRecords", "LikesTable/stream"),
-        ("dynamodb:GetShardIterator", "LikesTable/stream"),
+        *(
+            (f"dynamodb:{action}", f"{table}/stream")
+            for action in ("DescribeStream", "GetRecords", "GetShardIterator")
+            for table in ("LikesTable", "EventsTable")
+        ),
         ("dynamodb:ListStreams", "*"),  # takes no resource
     },
     "ParkedFunction": {
@@ -182,6 +184,8 @@ def write_api(ways: Ways) -> None:
         ways.api("WriteApiFunction", "POST", "/v1/batch", {"operations": [operation, {**operation, "user_id": "bob"}]})
     ways.api("WriteApiFunction", "DELETE", "/v1/like", like)
     ways.api("WriteApiFunction", "POST", "/v1/anonymous")
+    ways.api("WriteApiFunction", "POST", "/v1/views", {"views": [ways.item]})
+    ways.api("WriteApiFunction", "POST", "/v1/counters/n/add", {"amount": 1, "token": "t"})
     ways.api("WriteApiFunction", "POST", "/v1/like", like)
     ways.api("WriteApiFunction", "POST", "/v1/like", {**like, "item_id": "another"})  # two make a list with a cursor
     client = wiring.dynamodb()
@@ -193,6 +197,10 @@ def read_api(ways: Ways) -> None:
     item, item_query = ways.item, f"item_type={ways.target.item_type}&item_id={ways.target.item_id}"
     for fresh in ("false", "true"):
         ways.api("ReadApiFunction", "GET", "/v1/count", query=f"{item_query}&fresh={fresh}")
+    for window in ("all", "7d"):
+        ways.api("ReadApiFunction", "GET", "/v1/views", query=f"{item_query}&window={window}")
+    ways.api("ReadApiFunction", "GET", "/v1/series", query=item_query)
+    ways.api("ReadApiFunction", "GET", "/v1/counters/n")
     ways.api("ReadApiFunction", "POST", "/v1/counts", {"items": [item], "user_id": "ann"})
     asked = {"user_id": "ann", "item_type": "post", "item_ids": [ways.target.item_id]}
     ways.api("ReadApiFunction", "POST", "/v1/has_liked", asked)
