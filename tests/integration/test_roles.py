@@ -102,7 +102,7 @@ def test_a_right_that_is_taken_away_is_missed(emulator: Emulator, outputs: dict[
     role = found["StackResourceDetail"]["PhysicalResourceId"]
     iam = session().client("iam", endpoint_url=emulator.endpoint_url)
     policy: Any = iam.get_role_policy(RoleName=role, PolicyName="calls")["PolicyDocument"]
-    left = [statement for statement in policy["Statement"] if "dynamodb:PutItem" not in statement["Action"]]
+    left = [statement for statement in policy["Statement"] if "dynamodb:DeleteItem" not in statement["Action"]]
     assert len(left) == len(policy["Statement"]) - 1
     changed = json.dumps({**policy, "Statement": left})
     iam.put_role_policy(RoleName=role, PolicyName="calls", PolicyDocument=changed)
