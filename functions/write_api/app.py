@@ -1,11 +1,11 @@
-"""Writes of likes: parse, one conditional write, answer. Nothing here touches a count."""
+"""Writes of likes, and hits of limits: parse, one conditional write, answer. Nothing here touches a count."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
 
-from tallymark import identity, likes
+from tallymark import identity, likes, limits
 from tallymark.errors import Forbidden, InvalidRequest, RateLimited, TallymarkError
 from tallymark.identity import Actor
 from tallymark.likes import Operation
@@ -14,6 +14,7 @@ from tallymark.runtime import contract, guard, wiring
 from tallymark.runtime.http import STATUSES, Call, HttpApp, error_body, operation, without_nulls
 from tallymark.runtime.requests import (
     check_action,
+    parse_hit,
     parse_like_key,
     parse_list,
     parse_object,
@@ -84,6 +85,18 @@ def anonymous(_call: Call) -> dict[str, Any]:
         raise Forbidden("this deployment takes no anonymous identities")
     user_id, token = identity.new_anonymous(wiring.secret())
     return {"user_id": user_id, "token": token}
+
+
+@operation(app, contract.LIMIT_HIT)
+def hit_limit(call: Call) -> dict[str, Any]:
+    """Every call is a hit: one whose answer was lost may have been counted."""
+    key, limit, window_s = parse_hit(call.path["name"], call.body())
+    taken = guard.hit(SERVICE, key, limit, window_s)
+    return {
+        "allowed": taken.granted == 1,
+        "remaining": taken.remaining,
+        "reset_after_seconds": limits.seconds(taken.reset_after_us),
+    }
 
 
 def _names(query: dict[str, str], actor: Actor, key: LikeKey) -> bool:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from valkey import Valkey
 
 from infra.local.cache import Cache
 from tallymark.counts import ProcessCache, Sources, counts_of
-from tallymark.model import Count, Target
-from tallymark.storage.valkey import ValkeyCounts, ValkeyDown, ValkeyServer, ValkeyWindows
+from tallymark.limits import Taken
+from tallymark.model import Count, LimitKey, Target
+from tallymark.storage import valkey as valkey_storage
+from tallymark.storage.keys import cache_limit_key
+from tallymark.storage.valkey import ValkeyCounts, ValkeyServer, ValkeyWindows
 from tests.integration.conftest import new_target
+from tests.property.windows import LONGEST_S, MOST, SECOND, A, B, Model, Step, pauses, steps, steps_back
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(valkey: Cache) -> ValkeyServer:
     return ValkeyServer(valkey.url)
 
@@ -99,21 +107,82 @@ def test_many_targets_take_one_round_trip_and_keep_their_order(counts: ValkeyCou
     assert [p.count.total for p in again if p.count] == list(range(40))[::-1]
 
 
+def take(windows: ValkeyWindows, key: LimitKey, wanted: int, limit: int, window_s: int) -> Taken:
+    taken = windows.take({key: wanted}, limit, window_s)
+    assert taken is not None
+    return taken[key]
+
+
 def test_a_window_allows_its_limit_and_no_call_more_under_concurrency(server: ValkeyServer) -> None:
-    windows = [ValkeyWindows(server, uuid.uuid4().hex, "user") for _ in range(1)] * 8
+    windows = [ValkeyWindows(server, uuid.uuid4().hex, 60)] * 8
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda n: windows[n % 8].take({"someone": 1}, 50, 60)["someone"].granted, range(200)))
+        taken = list(pool.map(lambda n: take(windows[n % 8], A, 1, 50, 60).granted, range(200)))
     assert sum(taken) == 50
 
 
 def test_refused_calls_use_up_nothing_and_say_when_to_come_back(server: ValkeyServer) -> None:
-    windows = ValkeyWindows(server, uuid.uuid4().hex, "user")
-    assert windows.take({"a": 3, "b": 1}, 2, 1)["a"].granted == 2
-    refused = windows.take({"a": 5}, 2, 1)["a"]
-    assert refused.granted == 0
-    assert 0 < refused.retry_after_s <= 1
-    time.sleep(refused.retry_after_s + 0.01)
-    assert windows.take({"a": 5}, 2, 1)["a"].granted == 2
+    windows = ValkeyWindows(server, uuid.uuid4().hex, 1)
+    both = windows.take({A: 3, B: 1}, 2, 1)
+    assert both is not None
+    assert {key: (taken.granted, taken.remaining) for key, taken in both.items()} == {A: (2, 0), B: (1, 1)}
+    refused = take(windows, A, 5, 2, 1)
+    assert refused.granted == refused.remaining == 0
+    assert 0 < refused.reset_after_us <= SECOND
+    time.sleep(refused.reset_after_us / SECOND + 0.01)
+    assert take(windows, A, 5, 2, 1).granted == 2
+
+
+def test_a_call_with_a_short_window_makes_none_with_a_longer_one_forget(server: ValkeyServer) -> None:
+    windows = ValkeyWindows(server, uuid.uuid4().hex, 60)
+    assert take(windows, A, 3, 3, 1).granted == 3
+    time.sleep(1.1)
+    assert take(windows, A, 1, 1, 1).granted == 1, "of the last second there is nothing"
+    assert take(windows, A, 1, 4, 60).granted == 0, "of the last minute there are four"
+    assert take(windows, A, 1, 5, 60).granted == 1
+
+
+class MovedClock:
+    """The scripts' clock in the place of the server's own, from 2096 on, so that no key expires meanwhile."""
+
+    SCRIPT = "{string.match(redis.call('GET', 'clock'), '(%d+) (%d+)')}"
+
+    def __init__(self, client: Valkey) -> None:
+        self._client = client
+        self.now_us = 4_000_000_000 * SECOND
+
+    def advance(self, us: int) -> None:
+        self.now_us += us
+        self._client.set("clock", f"{self.now_us // SECOND} {self.now_us % SECOND}")
+
+
+@pytest.fixture(scope="module")
+def client(valkey: Cache) -> Iterator[Valkey]:
+    with Valkey.from_url(valkey.url, decode_responses=True) as client:
+        yield client
+
+
+@settings(deadline=None)
+@given(steps(pauses | steps_back))
+def test_each_call_is_judged_by_its_own_numbers_over_all_that_was_allowed(
+    server: ValkeyServer, client: Valkey, calls: list[Step]
+) -> None:
+    """The script and the plain model agree on everything, also while the server's clock is back."""
+    clock, model, namespace = MovedClock(client), Model(), uuid.uuid4().hex
+    assert valkey_storage._TAKE.count("redis.call('TIME')") == 1
+    script = valkey_storage._TAKE.replace("redis.call('TIME')", clock.SCRIPT)
+    with patch.object(valkey_storage, "_TAKE", script), patch.object(valkey_storage, "MAX_CALLS", MOST):
+        windows = ValkeyWindows(server, namespace, LONGEST_S)
+        for step in calls:
+            clock.advance(step.pause_us)
+            taken = take(windows, step.key, step.wanted, step.limit, step.window_s)
+            assert taken == model.take(step, clock.now_us)
+            assert taken.reset_after_us > 0
+            key = cache_limit_key(namespace, step.key)
+            log = [int(moment) for moment in client.lrange(key, 0, -1)]
+            assert len(log) <= MOST
+            assert log == model.allowed[step.key][-len(log) :]
+            lives_until_us = client.pexpiretime(key) * 1000
+            assert log[-1] + LONGEST_S * SECOND <= lives_until_us < log[-1] + LONGEST_S * SECOND + 1000
 
 
 def test_a_server_that_is_gone_is_left_alone_for_a_moment_and_found_again(
@@ -123,14 +192,13 @@ def test_a_server_that_is_gone_is_left_alone_for_a_moment_and_found_again(
     clock = [0.0]
     with Cache(home=home, log=home / "log") as cache:
         server = ValkeyServer(cache.url, lambda: clock[0])
-        counts, windows = ValkeyCounts(server, "n", 1000), ValkeyWindows(server, "n", "user")
+        counts, windows = ValkeyCounts(server, "n", 1000), ValkeyWindows(server, "n", 60)
         assert counts.peek([target], now_ms()) is not None
         cache.stop()
         assert counts.peek([target], now_ms()) is None
         counts.fill([(target, 1, Count({"like": 1}, now_ms()))])
         assert not server.ping()
-        with pytest.raises(ValkeyDown):
-            windows.take({"a": 1}, 1, 1)
+        assert windows.take({A: 1}, 1, 1) is None
         cache.start()
         assert counts.peek([target], now_ms()) is None
         clock[0] += 1.1

@@ -10,8 +10,10 @@ from .errors import InvalidRequest
 MAX_ID_BYTES = 256
 MAX_SAFE_INTEGER = 2**53 - 1
 ITEM_TYPE_PATTERN = "^[a-z][a-z0-9_-]{0,31}$"
+NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"  # of counters, quotas and limits
 
 _ITEM_TYPE = re.compile(ITEM_TYPE_PATTERN.removeprefix("^").removesuffix("$"))
+_NAME = re.compile(NAME_PATTERN.removeprefix("^").removesuffix("$"))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode category Cc, whole
 
 
@@ -22,6 +24,13 @@ def parse_item_type(raw: object, field: str) -> str:
     if raw is None:
         raise InvalidRequest("is required", field)
     raise InvalidRequest(f"must match {ITEM_TYPE_PATTERN}", field)
+
+
+def parse_name(raw: str, field: str) -> str:
+    """The name of a counter, quota or limit; InvalidRequest if it does not match the pattern."""
+    if not _NAME.fullmatch(raw):
+        raise InvalidRequest(f"must match {NAME_PATTERN}", field)
+    return raw
 
 
 def parse_id(raw: object, field: str) -> str:

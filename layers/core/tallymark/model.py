@@ -88,6 +88,14 @@ class Like:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitKey:
+    """Whose calls a limit holds back: those of one name and key are counted together."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Counter:
     """One number of a target: the likes of one reaction."""
 

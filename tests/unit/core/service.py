@@ -50,6 +50,7 @@ _ENVIRONMENT = {
     "LIKER_BUCKETS": "1",
     "SINGLE_LANE": "",
     "RATE_LIMIT_PER_MINUTE": "100",
+    "LIMITS_WITHOUT_CACHE": "open",
     "AUTH_MODE": "open",
     "ALLOW_ANONYMOUS": "true",
     "JWT_ISSUER": ISSUER,
@@ -60,7 +61,8 @@ _ENVIRONMENT = {
     "LOG_LEVEL": "CRITICAL",
 }
 WRITES = {("POST", "/v1/like"), ("DELETE", "/v1/like"), ("POST", "/v1/toggle"), ("POST", "/v1/batch")} | {
-    ("POST", "/v1/anonymous")
+    ("POST", "/v1/anonymous"),
+    ("POST", "/v1/limits/{name}/hit"),
 }
 FOR_SLASHES = ("GET /v1/users/{proxy+}", "GET /v1/items/{proxy+}")
 
@@ -194,7 +196,9 @@ class Service:
     def __post_init__(self) -> None:
         self.counts = MemoryCounts(self.likes)
         wiring.reset()
-        windows_clock = SimpleNamespace(monotonic=lambda: self.clock_s, time_ns=lambda: NOW_MS * 1_000_000, sleep=None)
+        windows_clock = SimpleNamespace(
+            monotonic_ns=lambda: round(self.clock_s * 1e9), time_ns=lambda: NOW_MS * 1_000_000, sleep=None
+        )
         sources = Sources(ProcessCache(0), None, self.counts, lambda: NOW_MS, lambda _: None)
         for name, value in {
             "settings": lambda: self.settings,

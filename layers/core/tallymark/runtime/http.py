@@ -293,7 +293,7 @@ def _to_format_1(event: Event, operation: Operation, path: Mapping[str, str]) ->
 
 def _actor_of(headers: Mapping[str, str], event: Event, operation: Operation) -> identity.Actor:
     settings = wiring.settings()
-    return identity.actor_of(
+    actor = identity.actor_of(
         headers,
         event["requestContext"].get("authorizer") or {},
         mode=settings.auth_mode,
@@ -303,6 +303,9 @@ def _actor_of(headers: Mapping[str, str], event: Event, operation: Operation) ->
         claims=wiring.claims,
         public=operation.public,
     )
+    if operation.for_services:
+        identity.check_service(actor, settings.auth_mode)
+    return actor
 
 
 def _percent_decoded(text: str, field: str | None) -> str:

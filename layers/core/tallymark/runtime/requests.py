@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tallymark.errors import Forbidden, InvalidRequest
-from tallymark.identifiers import parse_id, parse_item_type
+from tallymark.identifiers import parse_id, parse_item_type, parse_name
 from tallymark.identity import Actor, user_for
 from tallymark.likes import Operation
-from tallymark.model import DEFAULT_REACTION, LikeKey, Target, parse_time
+from tallymark.limits import MAX_CALLS, MAX_WINDOW_S
+from tallymark.model import DEFAULT_REACTION, LikeKey, LimitKey, Target, parse_time
 from tallymark.reactions import parse_reaction
 
 from .contract import DEFAULT_LIMIT, MAX_ENTRIES
@@ -109,3 +110,19 @@ def parse_fresh(query: Mapping[str, str]) -> bool:
     if raw not in ("true", "false"):
         raise InvalidRequest("must be true or false", "fresh")
     return raw == "true"
+
+
+def parse_whole(fields: Fields, name: str, least: int, most: int) -> int:
+    """A whole number within these bounds, written as one."""
+    raw = fields.get(name)
+    if raw is None:
+        raise InvalidRequest("is required", name)
+    if not isinstance(raw, int) or isinstance(raw, bool) or not least <= raw <= most:
+        raise InvalidRequest(f"must be a whole number from {least} to {most}, without fraction or exponent", name)
+    return raw
+
+
+def parse_hit(name: str, fields: Fields) -> tuple[LimitKey, int, int]:
+    """Whose call it is, how many calls are allowed, and in how many seconds."""
+    key = LimitKey(parse_name(name, "name"), parse_id(fields.get("key"), "key"))
+    return key, parse_whole(fields, "limit", 1, MAX_CALLS), parse_whole(fields, "window_seconds", 1, MAX_WINDOW_S)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import base64
 import hashlib
 
-from tallymark.model import Counter, LikeKey, Stamp, Target
+from tallymark.model import Counter, LikeKey, LimitKey, Stamp, Target
 
 ADJUSTMENT_ROW = "adj"
 VERIFIED = "verified"
@@ -129,5 +129,5 @@ def cache_count_key(namespace: str, target: Target) -> str:
     return f"{namespace}/count/{target_key(target)}"
 
 
-def cache_limit_key(namespace: str, limit: str, key: str) -> str:
-    return f"{namespace}/limit/{limit}/{escape(key)}"
+def cache_limit_key(namespace: str, limit: LimitKey) -> str:
+    return f"{namespace}/limit/{limit.name}/{escape(limit.key)}"
