@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 from unittest.mock import patch
 
 import pytest
@@ -178,7 +179,7 @@ def test_each_call_is_judged_by_its_own_numbers_over_all_that_was_allowed(
             assert taken == model.take(step, clock.now_us)
             assert taken.reset_after_us > 0
             key = cache_limit_key(namespace, step.key)
-            log = [int(moment) for moment in client.lrange(key, 0, -1)]
+            log = [int(moment) for moment in cast(list[str], client.lrange(key, 0, -1))]
             assert len(log) <= MOST
             assert log == model.allowed[step.key][-len(log) :]
             lives_until_us = client.pexpiretime(key) * 1000

@@ -196,8 +196,11 @@ class Service:
     def __post_init__(self) -> None:
         self.counts = MemoryCounts(self.likes)
         wiring.reset()
-        windows_clock = SimpleNamespace(
-            monotonic_ns=lambda: round(self.clock_s * 1e9), time_ns=lambda: NOW_MS * 1_000_000, sleep=None
+        clock = SimpleNamespace(
+            monotonic=lambda: self.clock_s,
+            monotonic_ns=lambda: round(self.clock_s * 1e9),
+            time_ns=lambda: NOW_MS * 1_000_000,
+            sleep=None,
         )
         sources = Sources(ProcessCache(0), None, self.counts, lambda: NOW_MS, lambda _: None)
         for name, value in {
@@ -208,7 +211,7 @@ class Service:
             "valkey_server": lambda: None,
             "secret": lambda: SECRET,
             "dynamodb": _no_client,
-            "time": windows_clock,
+            "time": clock,
         }.items():
             self.monkeypatch.setattr(wiring, name, value)
 
