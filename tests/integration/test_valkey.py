@@ -142,6 +142,15 @@ def test_a_call_with_a_short_window_makes_none_with_a_longer_one_forget(server: 
     assert take(windows, A, 1, 5, 60).granted == 1
 
 
+def test_the_callers_clocks_do_not_matter(server: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = ValkeyWindows(server, uuid.uuid4().hex, 60)
+    assert take(windows, A, 1, 1, 60).granted == 1
+    for name, unit in (("time", 1), ("time_ns", 10**9)):
+        now = getattr(time, name)()
+        monkeypatch.setattr(time, name, lambda now=now, unit=unit: now + 3600 * unit)
+    assert take(windows, A, 1, 1, 60).granted == 0
+
+
 class MovedClock:
     """The scripts' clock in the place of the server's own, from 2096 on, so that no key expires meanwhile."""
 

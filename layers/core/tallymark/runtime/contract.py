@@ -197,7 +197,7 @@ class Operation:
 
     @property
     def may_be_forbidden(self) -> bool:
-        """Whether it can name a person for whom the caller may not act, is for services, or is closed by a parameter."""
+        """Whether it names a person for whom the caller may not act, is for services, or is closed by a parameter."""
         names = {parameter.name for parameter in self.parameters} | set((self.body or {}).get("properties", ()))
         return "user_id" in names or self.for_services or self.tag == "Identity"
 

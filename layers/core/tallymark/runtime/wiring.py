@@ -179,8 +179,8 @@ def user_logs() -> Logs:
 @_once
 def limit_logs() -> Logs:
     """Of the limits that callers ask for."""
-    open_ = settings().limits_without_cache == "open"
-    return Logs(_shared_windows(MAX_WINDOW_S), ProcessWindows(_monotonic_us, MAX_WINDOW_S) if open_ else None)
+    own = ProcessWindows(_monotonic_us, MAX_WINDOW_S) if settings().limits_without_cache == "open" else None
+    return Logs(_shared_windows(MAX_WINDOW_S), own)
 
 
 def _shared_windows(longest_window_s: int) -> ValkeyWindows | None:

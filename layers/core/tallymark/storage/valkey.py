@@ -62,9 +62,10 @@ local function newest(n) return tonumber(redis.call('LINDEX', KEYS[1], -n)) end
 local now = length > 0 and math.max(clock, newest(1)) or clock
 local function within(span, number)
   local low, high = 0, math.min(number, length)
+  local middle = high
   while low < high do
-    local middle = math.ceil((low + high) / 2)
     if newest(middle) > now - span then low = middle else high = middle - 1 end
+    middle = math.ceil((low + high) / 2)
   end
   return low
 end
@@ -201,8 +202,9 @@ class ValkeyCounts:
 class ValkeyWindows:
     """Sliding windows over all processes, exact to the call.
 
-    A judgement costs one round trip and a search of the log: 7 steps for a limit of 100, 20 for a million. A log takes
-    about 10 bytes a call and lives for the longest window after the last one that was allowed.
+    A judgement costs one round trip, and a search of the log by halves: 7 looks for a limit of 100, 20 for a million,
+    one for a call that is refused. A log takes 10 bytes a call and lives for the longest window after the last one
+    that was allowed.
     """
 
     def __init__(self, server: ValkeyServer, namespace: str, longest_window_s: int) -> None:
