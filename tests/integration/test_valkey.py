@@ -10,7 +10,7 @@ from typing import cast
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from valkey import Valkey
 
 from infra.local.cache import Cache
@@ -121,18 +121,6 @@ def test_a_window_allows_its_limit_and_no_call_more_under_concurrency(server: Va
     assert sum(taken) == 50
 
 
-def test_refused_calls_use_up_nothing_and_say_when_to_come_back(server: ValkeyServer) -> None:
-    windows = ValkeyWindows(server, uuid.uuid4().hex, 1)
-    both = windows.take({A: 3, B: 1}, 2, 1)
-    assert both is not None
-    assert {key: (taken.granted, taken.remaining) for key, taken in both.items()} == {A: (2, 0), B: (1, 1)}
-    refused = take(windows, A, 5, 2, 1)
-    assert refused.granted == refused.remaining == 0
-    assert 0 < refused.reset_after_us <= SECOND
-    time.sleep(refused.reset_after_us / SECOND + 0.01)
-    assert take(windows, A, 5, 2, 1).granted == 2
-
-
 def test_a_call_with_a_short_window_makes_none_with_a_longer_one_forget(server: ValkeyServer) -> None:
     windows = ValkeyWindows(server, uuid.uuid4().hex, 60)
     assert take(windows, A, 3, 3, 1).granted == 3
@@ -171,28 +159,87 @@ def client(valkey: Cache) -> Iterator[Valkey]:
         yield client
 
 
-@settings(deadline=None)
-@given(steps(pauses | steps_back))
+@pytest.fixture
+def clock(client: Valkey) -> Iterator[MovedClock]:
+    assert valkey_storage._TAKE.count("redis.call('TIME')") == 1
+    script = valkey_storage._TAKE.replace("redis.call('TIME')", MovedClock.SCRIPT)
+    with patch.object(valkey_storage, "_TAKE", script), patch.object(valkey_storage, "MAX_CALLS", MOST):
+        yield MovedClock(client)
+
+
+def test_refused_calls_use_up_nothing_and_say_when_to_come_back(server: ValkeyServer, clock: MovedClock) -> None:
+    windows = ValkeyWindows(server, uuid.uuid4().hex, LONGEST_S)
+    clock.advance(0)
+    both = windows.take({A: 3, B: 1}, 2, 10)
+    assert both == {A: Taken(2, 0, 10 * SECOND), B: Taken(1, 1, 10 * SECOND)}
+    for passed_s in range(1, 10):
+        clock.advance(SECOND)
+        assert take(windows, A, 5, 2, 10) == Taken(0, 0, (10 - passed_s) * SECOND)
+    clock.advance(SECOND - 1)
+    assert take(windows, A, 5, 2, 10) == Taken(0, 0, 1)
+    clock.advance(1)
+    assert take(windows, A, 5, 2, 10) == Taken(2, 0, 10 * SECOND)
+
+
+def test_where_others_were_allowed_more_the_wait_is_until_fewer_than_the_limit_are_left(
+    server: ValkeyServer, clock: MovedClock
+) -> None:
+    windows = ValkeyWindows(server, uuid.uuid4().hex, LONGEST_S)
+    for _ in range(3):
+        clock.advance(SECOND)
+        assert take(windows, A, 1, 3, 10).granted == 1
+    assert take(windows, A, 1, 3, 10) == Taken(0, 0, 8 * SECOND)
+    assert take(windows, A, 1, 2, 10) == Taken(0, 0, 9 * SECOND)
+    assert take(windows, A, 1, 1, 10) == Taken(0, 0, 10 * SECOND)
+
+
+def test_a_log_holds_what_a_limit_can_ask_for_and_no_call_more(
+    server: ValkeyServer, client: Valkey, clock: MovedClock
+) -> None:
+    namespace = uuid.uuid4().hex
+    windows = ValkeyWindows(server, namespace, LONGEST_S)
+    for _ in range(3):
+        clock.advance(SECOND)
+        assert take(windows, A, 4, 4, 1).granted == 4
+    assert client.llen(cache_limit_key(namespace, A)) == MOST
+    assert take(windows, A, 1, MOST, 10).granted == 0
+
+
+def test_a_clock_that_steps_back_lets_no_time_pass(server: ValkeyServer, clock: MovedClock) -> None:
+    windows = ValkeyWindows(server, uuid.uuid4().hex, LONGEST_S)
+    clock.advance(0)
+    assert take(windows, A, 2, 3, 10).granted == 2
+    clock.advance(-3600 * SECOND)
+    assert take(windows, A, 1, 3, 10) == Taken(1, 0, 3610 * SECOND)
+    assert take(windows, A, 1, 3, 10) == Taken(0, 0, 3610 * SECOND)
+    clock.advance(3605 * SECOND)
+    assert take(windows, A, 1, 1, 10) == Taken(0, 0, 5 * SECOND), "the newest did not go before the others"
+    clock.advance(5 * SECOND - 1)
+    assert take(windows, A, 1, 3, 10) == Taken(0, 0, 1)
+    clock.advance(1)
+    assert take(windows, A, 3, 3, 10).granted == 3
+
+
+# The clock is put in place once for all examples, each of which has a log of its own and later times.
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=steps(pauses | steps_back))
 def test_each_call_is_judged_by_its_own_numbers_over_all_that_was_allowed(
-    server: ValkeyServer, client: Valkey, calls: list[Step]
+    server: ValkeyServer, client: Valkey, clock: MovedClock, calls: list[Step]
 ) -> None:
     """The script and the plain model agree on everything, also while the server's clock is back."""
-    clock, model, namespace = MovedClock(client), Model(), uuid.uuid4().hex
-    assert valkey_storage._TAKE.count("redis.call('TIME')") == 1
-    script = valkey_storage._TAKE.replace("redis.call('TIME')", clock.SCRIPT)
-    with patch.object(valkey_storage, "_TAKE", script), patch.object(valkey_storage, "MAX_CALLS", MOST):
-        windows = ValkeyWindows(server, namespace, LONGEST_S)
-        for step in calls:
-            clock.advance(step.pause_us)
-            taken = take(windows, step.key, step.wanted, step.limit, step.window_s)
-            assert taken == model.take(step, clock.now_us)
-            assert taken.reset_after_us > 0
-            key = cache_limit_key(namespace, step.key)
-            log = [int(moment) for moment in cast(list[str], client.lrange(key, 0, -1))]
-            assert len(log) <= MOST
-            assert log == model.allowed[step.key][-len(log) :]
-            lives_until_us = client.pexpiretime(key) * 1000
-            assert log[-1] + LONGEST_S * SECOND <= lives_until_us < log[-1] + LONGEST_S * SECOND + 1000
+    model, namespace = Model(), uuid.uuid4().hex
+    windows = ValkeyWindows(server, namespace, LONGEST_S)
+    for step in calls:
+        clock.advance(step.pause_us)
+        taken = take(windows, step.key, step.wanted, step.limit, step.window_s)
+        assert taken == model.take(step, clock.now_us)
+        assert taken.reset_after_us > 0
+        key = cache_limit_key(namespace, step.key)
+        log = [int(moment) for moment in cast(list[str], client.lrange(key, 0, -1))]
+        assert len(log) <= MOST
+        assert log == model.allowed[step.key][-len(log) :]
+        lives_until_us = client.pexpiretime(key) * 1000
+        assert log[-1] + LONGEST_S * SECOND <= lives_until_us < log[-1] + LONGEST_S * SECOND + 1000
 
 
 def test_a_server_that_is_gone_is_left_alone_for_a_moment_and_found_again(

@@ -728,7 +728,7 @@ READING = [
         "limit-memory",
         "A call with a short window makes none with a longer one forget, in the memory of a process.",
         [Edit(LIMITS, "log[0] <= now - self._longest_us", "log[0] <= now - window")],
-        ["tests/property/test_limits.py::test_each_call_is_judged_by_its_own_numbers_over_all_that_was_allowed"],
+        ["tests/unit/test_limit_hits.py::test_each_hit_is_judged_by_its_own_numbers_over_one_log"],
     ),
     Defence(
         "limit-log",
@@ -749,13 +749,13 @@ READING = [
         "limit-bound",
         "A log holds no more calls than a limit can ask for; without the bound a day of calls fills the cache.",
         [Edit(VALKEY, "if length > most or newest(length)", "if newest(length)")],
-        [f"{VALKEY_TESTS}::test_each_call_is_judged_by_its_own_numbers_over_all_that_was_allowed"],
+        [f"{VALKEY_TESTS}::test_a_log_holds_what_a_limit_can_ask_for_and_no_call_more"],
     ),
     Defence(
         "limit-wait",
         "Where others were allowed more, the wait is until fewer than the limit are left, not until the oldest goes.",
         [Edit(VALKEY, "newest(held) + window - clock", "newest(length) + window - clock")],
-        [f"{VALKEY_TESTS}::test_each_call_is_judged_by_its_own_numbers_over_all_that_was_allowed"],
+        [f"{VALKEY_TESTS}::test_where_others_were_allowed_more_the_wait_is_until_fewer_than_the_limit_are_left"],
     ),
     Defence(
         "limit-refused",
@@ -780,13 +780,13 @@ READING = [
         "limit-clock-back",
         "A server's clock that steps back, in a failover, leaves the log in order; out of order it is misread.",
         [Edit(VALKEY, "local now = length > 0 and math.max(clock, newest(1)) or clock", "local now = clock")],
-        [f"{VALKEY_TESTS}::test_each_call_is_judged_by_its_own_numbers_over_all_that_was_allowed"],
+        [f"{VALKEY_TESTS}::test_a_clock_that_steps_back_lets_no_time_pass"],
     ),
     Defence(
         "limit-name",
         "No caller can name the log of our own API; else anybody uses up anybody's likes through it.",
         [Edit(LIMITS, 'OWN_LIMIT = "@user"', 'OWN_LIMIT = "user"')],
-        ["tests/unit/test_limit_hits.py::test_hits_take_nothing_from_a_persons_rate_limit_nor_likes_from_a_limit"],
+        ["tests/unit/test_rate_limit.py::test_no_caller_can_name_the_limit_of_our_own_api"],
     ),
     Defence(
         "limit-closed",
