@@ -1,11 +1,11 @@
-"""Writes of likes and events: parse, one conditional write, answer. Nothing here touches a count."""
+"""Writes of likes and events, hits of limits: parse, one conditional write, answer. Nothing here touches a count."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
 
-from tallymark import identity, likes, sums, views
+from tallymark import identity, likes, limits, sums, views
 from tallymark.errors import Forbidden, InvalidRequest, RateLimited, TallymarkError
 from tallymark.identifiers import parse_name, parse_token
 from tallymark.identity import Actor
@@ -17,6 +17,7 @@ from tallymark.runtime.http import STATUSES, Call, HttpApp, error_body, operatio
 from tallymark.runtime.requests import (
     check_action,
     parse_addend,
+    parse_hit,
     parse_like_key,
     parse_list,
     parse_object,
@@ -107,6 +108,18 @@ def anonymous(_call: Call) -> dict[str, Any]:
         raise Forbidden("this deployment takes no anonymous identities")
     user_id, token = identity.new_anonymous(wiring.secret())
     return {"user_id": user_id, "token": token}
+
+
+@operation(app, contract.LIMIT_HIT)
+def hit_limit(call: Call) -> dict[str, Any]:
+    """Every call is a hit: one whose answer was lost may have been counted."""
+    key, limit, window_s = parse_hit(call.path["name"], call.body())
+    taken = guard.hit(SERVICE, key, limit, window_s)
+    return {
+        "allowed": taken.granted == 1,
+        "remaining": taken.remaining,
+        "reset_after_seconds": limits.seconds(taken.reset_after_us),
+    }
 
 
 def _names(query: dict[str, str], actor: Actor, key: LikeKey) -> bool:

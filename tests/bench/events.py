@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "SERIES_DAYS": "35",
     "SINGLE_LANE": "",
     "RATE_LIMIT_PER_MINUTE": "100",
+    "LIMITS_WITHOUT_CACHE": "open",
     "AUTH_MODE": "open",
     "ALLOW_ANONYMOUS": "true",
     "JWT_ISSUER": "",

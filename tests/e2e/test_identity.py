@@ -81,6 +81,9 @@ def calls(user_id: str | None, item: Item) -> dict[str, Call]:
     return likes
 
 
+HIT: Call = ("POST", "/v1/limits/login/hit", {"json": {"key": "ann", "limit": 1_000_000, "window_seconds": 60}})
+
+
 def batch(*operations: Item) -> Call:
     return "POST", "/v1/batch", {"json": {"operations": [{"action": "like", **operation} for operation in operations]}}
 
@@ -256,6 +259,15 @@ def test_a_person_is_no_service(api: Api, issuer: Issuer, item: Item, user: str)
     key = {"tallymark-service-key": api.service_key}
     assert is_refused(api.call("POST", "/v1/like", {**body, "user_id": user}, headers=key), 401)
     assert is_refused(api.call("POST", "/v1/like", {**body, "user_id": user}, headers={**key, **headers}), 403)
+
+
+@TOKENS
+def test_limits_are_hit_by_services_alone(api: Api, issuer: Issuer, user: str) -> None:
+    anonymous = {"tallymark-anonymous": api.post("/v1/anonymous", None)["token"]}
+    assert answer(api, HIT, headers=bearer(issuer.token("gateway", scope="tallymark:service")))[0] == 200
+    assert is_refused(answer(api, HIT, headers=bearer(issuer.token(user))), 403)
+    assert is_refused(answer(api, HIT, headers=anonymous), 403)
+    assert is_refused(answer(api, HIT), 401)
 
 
 # --- visitors ---------------------------------------------------------------------------------------------------
@@ -439,6 +451,7 @@ def test_a_signed_request_is_that_of_a_service(api: Api, item: Item, user: str) 
     body = {**item, "user_id": user, "liked_at": "2001-02-03T04:05:06.789Z"}
     assert api.post("/v1/like", body, auth=Signed())["liked_at"] == body["liked_at"]
     assert is_refused(answer(api, calls(None, item)["POST /v1/like"], auth=Signed()), 400)
+    assert answer(api, HIT, auth=Signed())[0] == 200
     status, counted = api.call("GET", "/v1/count", params={**item, "fresh": "true"}, auth=Signed())
     assert (status, counted["item_id"]) == (200, item["item_id"])
 
@@ -450,7 +463,7 @@ def test_an_unsigned_request_is_refused_by_the_gateway(api: Api, item: Item, use
         ("GET", "/v1/items/post/1/likers", {}),
     ]
     assert answer(api, ("POST", "/v1/anonymous", {})) == FORBIDDEN
-    for call in [*calls(user, item).values(), *public, batch({**item, "user_id": user})]:
+    for call in [*calls(user, item).values(), *public, batch({**item, "user_id": user}), HIT]:
         assert answer(api, call) == FORBIDDEN, call
         for headers in ({"tallymark-service-key": api.service_key}, {"tallymark-anonymous": "x"}, bearer("a.b.c")):
             # 401: what the emulator's gateway lets through, the function refuses.

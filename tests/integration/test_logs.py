@@ -134,6 +134,7 @@ def use_well(service: Service, api: httpx.Client) -> None:
         ("POST", "/v1/batch", {"operations": [{"action": "like", **like, "item_id": service.name("another item")}]}),
         ("POST", "/v1/counts", {"items": [item], "user_id": user}),
         ("POST", "/v1/has_liked", {"user_id": user, "item_type": "post", "item_ids": [item["item_id"]]}),
+        ("POST", "/v1/limits/login/hit", {"key": service.name("limited"), "limit": 1, "window_seconds": 1}),
     ):
         assert api.request(method, path, json=body).status_code == 200
     assert api.get("/v1/count", params={**item, "fresh": "true"}).status_code == 200
@@ -177,6 +178,8 @@ def use_badly(service: Service, api: httpx.Client) -> None:
         api.request(name("method").upper()[:20], "/v1/like"),
         api.post("/v1/batch", json={"operations": [{name("action"): 1}, name("operation")] * 60}),
         api.post("/v1/counts", json={"items": name("list")}),
+        api.post(f"/v1/limits/.{name('limit name')}/hit", json={}),
+        api.post("/v1/limits/login/hit", json={"key": f"{name('limited')}\t"}),
     ]
     service.secrets["bad method"] = service.secrets["bad method"].upper()[:20]
     assert {answer.status_code for answer in refused} <= {400, 401, 403, 404, 405, 413, 415}, refused

@@ -186,6 +186,7 @@ def write_api(ways: Ways) -> None:
     ways.api("WriteApiFunction", "POST", "/v1/anonymous")
     ways.api("WriteApiFunction", "POST", "/v1/views", {"views": [ways.item]})
     ways.api("WriteApiFunction", "POST", "/v1/counters/n/add", {"amount": 1, "token": "t"})
+    ways.api("WriteApiFunction", "POST", "/v1/limits/login/hit", {"key": "ann", "limit": 1, "window_seconds": 1})
     ways.api("WriteApiFunction", "POST", "/v1/like", like)
     ways.api("WriteApiFunction", "POST", "/v1/like", {**like, "item_id": "another"})  # two make a list with a cursor
     client = wiring.dynamodb()

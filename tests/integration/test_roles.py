@@ -32,6 +32,7 @@ CALLS: dict[str, Call] = {
     "counts": lambda api: api.post("/v1/counts", json={"items": [ITEM], "user_id": "ann"}),
     "unlike": lambda api: api.request("DELETE", "/v1/like", json=LIKE),
     "anonymous": lambda api: api.post("/v1/anonymous", json={}),
+    "hit": lambda api: api.post("/v1/limits/login/hit", json={"key": "ann", "limit": 9, "window_seconds": 60}),
     "health": lambda api: api.get("/health"),
 }
 

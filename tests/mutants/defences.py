@@ -50,6 +50,7 @@ KEYS = f"{CORE}/storage/keys.py"
 LIKE_STREAM = f"{CORE}/storage/like_stream.py"
 LIKE_TABLE = f"{CORE}/storage/like_table.py"
 LIKES = f"{CORE}/likes.py"
+LIMITS = f"{CORE}/limits.py"
 RECONCILIATION = f"{CORE}/reconciliation.py"
 SIGNING = f"{CORE}/signing.py"
 STREAMS = f"{CORE}/runtime/streams.py"
@@ -726,14 +727,15 @@ READING = [
         [
             Edit(
                 VALKEY,
-                "answers = self._server.run(_TAKE, calls)",
-                "answers = []\n"
-                "        for key, (number, most, _) in calls:\n"
-                "            granted = max(0, min(number, most - self._server.call(lambda client: client.llen(key))))\n"
-                "            stamps = [time.time_ns() // 1000] * granted\n"
-                "            if stamps:\n"
-                "                self._server.call(lambda client: client.rpush(key, *stamps))\n"
-                "            answers.append((granted, 0))",
+                "            answers = self._server.run(_TAKE, calls)",
+                "            answers = []\n"
+                "            for key, (number, most, *_) in calls:\n"
+                "                held = self._server.call(lambda client, key=key: client.llen(key))\n"
+                "                granted = max(0, min(number, most - held))\n"
+                "                stamps = [time.time_ns() // 1000] * granted\n"
+                "                if stamps:\n"
+                "                    self._server.call(lambda client, key=key: client.rpush(key, *stamps))\n"
+                "                answers.append((granted, 0, 1))",
             )
         ],
         [f"{VALKEY_TESTS}::test_a_window_allows_its_limit_and_no_call_more_under_concurrency"],
@@ -741,14 +743,81 @@ READING = [
     Defence(
         "limit-window",
         "The window slides: a call is forgotten when it is out of it, and not a moment before.",
+        [Edit(LIMITS, "bisect_right(log, now - window,", "bisect_right(log, now - window // 2,")],
+        ["tests/property/test_limits.py::test_no_window_ever_holds_more_than_the_limit"],
+    ),
+    Defence(
+        "limit-memory",
+        "A call with a short window makes none with a longer one forget, in the memory of a process.",
+        [Edit(LIMITS, "log[0] <= now - self._longest_us", "log[0] <= now - window")],
+        ["tests/unit/test_limit_hits.py::test_each_hit_is_judged_by_its_own_numbers_over_one_log"],
+    ),
+    Defence(
+        "limit-log",
+        "A call with a short window makes none with a longer one forget, in the log of all processes.",
+        [
+            Edit(VALKEY, "newest(length) <= now - longest then", "newest(length) <= now - window then"),
+            Edit(VALKEY, "-within(longest, most), -1)", "-within(window, most), -1)"),
+        ],
+        [f"{VALKEY_TESTS}::test_a_call_with_a_short_window_makes_none_with_a_longer_one_forget"],
+    ),
+    Defence(
+        "limit-lifetime",
+        "A log lives as long as any call may ask for; with the life of a short window it is gone for a longer one.",
+        [Edit(VALKEY, "math.ceil((now + longest) / 1000)", "math.ceil((now + window) / 1000)")],
+        [f"{VALKEY_TESTS}::test_a_call_with_a_short_window_makes_none_with_a_longer_one_forget"],
+    ),
+    Defence(
+        "limit-bound",
+        "A log holds no more calls than a limit can ask for; without the bound a day of calls fills the cache.",
+        [Edit(VALKEY, "if length > most or newest(length)", "if newest(length)")],
+        [f"{VALKEY_TESTS}::test_a_log_holds_what_a_limit_can_ask_for_and_no_call_more"],
+    ),
+    Defence(
+        "limit-wait",
+        "Where others were allowed more, the wait is until fewer than the limit are left, not until the oldest goes.",
+        [Edit(VALKEY, "newest(held) + window - clock", "newest(length) + window - clock")],
+        [f"{VALKEY_TESTS}::test_where_others_were_allowed_more_the_wait_is_until_fewer_than_the_limit_are_left"],
+    ),
+    Defence(
+        "limit-refused",
+        "A refused call uses up nothing; counted, who tries on and on is never let in again.",
+        [Edit(VALKEY, "if granted > 0 then\n  for _ = 1, granted do", "if wanted > 0 then\n  for _ = 1, wanted do")],
+        [f"{VALKEY_TESTS}::test_refused_calls_use_up_nothing_and_say_when_to_come_back"],
+    ),
+    Defence(
+        "limit-clock",
+        "The server's clock alone counts; a process whose clock is wrong would forget what others logged.",
         [
             Edit(
-                f"{CORE}/limits.py",
-                "while log and log[0] <= now - window_s:",
-                "while log and log[0] <= now - window_s / 2:",
-            )
+                VALKEY,
+                "local time = redis.call('TIME')\nlocal clock = time[1] * 1000000 + time[2]",
+                "local clock = ARGV[6] * 1000000",
+            ),
+            Edit(VALKEY, "self._longest_window_s, MAX_CALLS))", "self._longest_window_s, MAX_CALLS, time.time()))"),
         ],
-        ["tests/property/test_limits.py::test_no_window_ever_holds_more_than_the_limit"],
+        [f"{VALKEY_TESTS}::test_the_callers_clocks_do_not_matter"],
+    ),
+    Defence(
+        "limit-clock-back",
+        "A server's clock that steps back, in a failover, leaves the log in order; out of order it is misread.",
+        [Edit(VALKEY, "local now = length > 0 and math.max(clock, newest(1)) or clock", "local now = clock")],
+        [f"{VALKEY_TESTS}::test_a_clock_that_steps_back_lets_no_time_pass"],
+    ),
+    Defence(
+        "limit-name",
+        "No caller can name the log of our own API; else anybody uses up anybody's likes through it.",
+        [Edit(LIMITS, 'OWN_LIMIT = "@user"', 'OWN_LIMIT = "user"')],
+        ["tests/unit/test_rate_limit.py::test_no_caller_can_name_the_limit_of_our_own_api"],
+    ),
+    Defence(
+        "limit-closed",
+        "A deployment that chose so allows no hit without Valkey; by itself each process allows the whole limit.",
+        [Edit(f"{CORE}/runtime/wiring.py", 'limits_without_cache == "open"', 'limits_without_cache != ""')],
+        [
+            "tests/unit/test_limit_hits.py"
+            "::test_without_valkey_a_process_judges_by_itself_or_refuses_as_the_deployment_chose"
+        ],
     ),
 ]
 
@@ -948,6 +1017,12 @@ CALLERS = [
         [f"{HANDLERS}::test_over_the_limit_every_write_answers_429_with_retry_after"],
     ),
     Defence(
+        "for-services",
+        "In jwt mode a person is no service: what is for services is forbidden to people.",
+        [Edit(IDENTITY, 'if mode != "open" and not actor.service:', 'if mode == "never" and not actor.service:')],
+        ["tests/unit/test_limit_hits.py::test_in_jwt_mode_limits_are_for_services"],
+    ),
+    Defence(
         "closed-by-default",
         "Who deploys without choosing publishes no open API.",
         [Edit(TEMPLATE, "    Default: iam\n", "    Default: open\n")],
@@ -1128,9 +1203,9 @@ CONFINED = [
         "Of the calls asked for at once, as many are allowed as fit; all or none passes the limit.",
         [
             Edit(
-                f"{CORE}/limits.py",
-                "granted = min(wanted, max(0, limit - len(log)))",
-                "granted = wanted if len(log) < limit else 0",
+                LIMITS,
+                "granted = min(wanted, limit - held)",
+                "granted = wanted if held < limit else 0",
             )
         ],
         ["tests/unit/test_rate_limit.py::test_many_threads_get_the_limit_and_not_a_call_more"],

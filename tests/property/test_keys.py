@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tallymark.fold import Change, Delta, Mark
-from tallymark.model import Counter, LikeKey, Stamp, Target
+from tallymark.model import Counter, LikeKey, LimitKey, Stamp, Target
 from tallymark.storage import keys
 from tallymark.storage.counter_table import _floor, pack_mark, unpack_mark
 
@@ -64,7 +64,7 @@ KINDS: list[tuple[str, st.SearchStrategy[Any], Callable[..., str]]] = [
     ("claim", st.tuples(lanes, st.integers(0, 20)), lambda lane, number: keys.claim_key(f"{lane}#{number}")),
     ("mark", st.tuples(lanes), keys.mark_name),
     ("cached count", st.tuples(confusable_targets), lambda target: keys.cache_count_key("t", target)),
-    ("limit", st.tuples(st.sampled_from(["user", "a", "a.1"]), confusable_ids), lambda n, k: _limit_key(n, k)),
+    ("limit", st.tuples(st.sampled_from(["@user", "user", "a", "a.1"]), confusable_ids), lambda n, k: _limit_key(n, k)),
 ]
 
 
@@ -73,7 +73,7 @@ def _counter(reaction: str) -> Counter:
 
 
 def _limit_key(name: str, key: str) -> str:
-    return keys.cache_limit_key("t", name, key)
+    return keys.cache_limit_key("t", LimitKey(name, key))
 
 
 @pytest.mark.parametrize(("identities", "key"), [kind[1:] for kind in KINDS], ids=[kind[0] for kind in KINDS])

@@ -2,92 +2,92 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from unittest.mock import patch
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallymark.limits import ProcessWindows, whole_seconds
+from tallymark import limits
+from tallymark.limits import ProcessWindows, seconds, whole_seconds
+from tallymark.model import LimitKey
+from tests.property.windows import LONGEST_S, MOST, SECOND, A, B, Model, Step, keys, pauses, steps
 
-WINDOW_S = 10
-# Steps of quarters: exact in binary, so that a window's edge is hit and not nearly hit.
-steps = st.lists(
-    st.tuples(st.integers(0, 60).map(lambda quarters: quarters / 4), st.sampled_from(["a", "b"]), st.integers(0, 5)),
-    max_size=60,
-)
-limits = st.integers(1, 6)
+WINDOW_S, WINDOW = LONGEST_S, LONGEST_S * SECOND
+calls = st.lists(st.tuples(pauses, keys, st.integers(1, 5)), max_size=60)
+limit = st.integers(1, 6)
 
 
 class VirtualClock:
-    """Seconds that pass when told to."""
+    """Microseconds that pass when told to."""
 
     def __init__(self) -> None:
-        self.now_s = 1000.0
+        self.now_us = 1000 * SECOND
 
-    def __call__(self) -> float:
-        return self.now_s
+    def __call__(self) -> int:
+        return self.now_us
 
 
-@given(steps, limits)
-def test_no_window_ever_holds_more_than_the_limit(calls: list[tuple[float, str, int]], limit: int) -> None:
+@given(calls, limit)
+def test_no_window_ever_holds_more_than_the_limit(calls: list[tuple[int, LimitKey, int]], limit: int) -> None:
     clock = VirtualClock()
-    windows = ProcessWindows(clock)
-    allowed: dict[str, list[float]] = {"a": [], "b": []}
-    for pause_s, key, wanted in calls:
-        clock.now_s += pause_s
+    windows = ProcessWindows(clock, WINDOW_S)
+    allowed: dict[LimitKey, list[int]] = defaultdict(list)
+    for pause_us, key, wanted in calls:
+        clock.now_us += pause_us
         granted = windows.take({key: wanted}, limit, WINDOW_S)[key].granted
         assert 0 <= granted <= wanted
-        allowed[key] += [clock.now_s] * granted
+        allowed[key] += [clock.now_us] * granted
     for log in allowed.values():
         for begin in log:
-            assert sum(begin <= moment < begin + WINDOW_S for moment in log) <= limit
+            assert sum(begin <= moment < begin + WINDOW for moment in log) <= limit
 
 
-@given(steps, limits)
-def test_a_call_is_refused_only_where_the_window_is_full_of_allowed_calls(
-    calls: list[tuple[float, str, int]], limit: int
-) -> None:
-    """So refused calls use up nothing."""
-    clock = VirtualClock()
-    windows = ProcessWindows(clock)
-    allowed: dict[str, list[float]] = {"a": [], "b": []}
-    for pause_s, key, wanted in calls:
-        clock.now_s += pause_s
-        taken = windows.take({key: wanted}, limit, WINDOW_S)[key]
-        in_window = sum(clock.now_s - WINDOW_S < moment for moment in allowed[key])
-        assert taken.granted == min(wanted, limit - in_window)
-        allowed[key] += [clock.now_s] * taken.granted
+@given(steps(pauses))
+def test_each_call_is_judged_by_its_own_numbers_over_all_that_was_allowed(calls: list[Step]) -> None:
+    clock, model = VirtualClock(), Model()
+    with patch.object(limits, "MAX_CALLS", MOST):
+        windows = ProcessWindows(clock, LONGEST_S)
+        for step in calls:
+            clock.now_us += step.pause_us
+            taken = windows.take({step.key: step.wanted}, step.limit, step.window_s)[step.key]
+            assert taken == model.take(step, clock.now_us)
+            assert taken.reset_after_us > 0
 
 
-@given(steps, limits)
+@given(calls, limit)
 def test_after_the_wait_that_a_refusal_names_a_call_is_allowed_and_a_moment_before_it_is_not(
-    calls: list[tuple[float, str, int]], limit: int
+    calls: list[tuple[int, LimitKey, int]], limit: int
 ) -> None:
     clock = VirtualClock()
-    windows = ProcessWindows(clock)
-    for pause_s, key, wanted in calls:
-        clock.now_s += pause_s
+    windows = ProcessWindows(clock, WINDOW_S)
+    for pause_us, key, wanted in calls:
+        clock.now_us += pause_us
         taken = windows.take({key: wanted}, limit, WINDOW_S)[key]
         if taken.granted == wanted:
-            assert taken.retry_after_s == 0
             continue
-        assert 0 < taken.retry_after_s <= WINDOW_S
-        clock.now_s += taken.retry_after_s - 0.125
+        assert taken.remaining == 0
+        assert taken.reset_after_us <= WINDOW
+        clock.now_us += taken.reset_after_us - 1
         assert windows.take({key: 1}, limit, WINDOW_S)[key].granted == 0
-        clock.now_s += 0.125
+        clock.now_us += 1
         assert windows.take({key: 1}, limit, WINDOW_S)[key].granted == 1
 
 
-@given(steps, limits)
-def test_keys_taken_together_are_judged_each_by_itself(calls: list[tuple[float, str, int]], limit: int) -> None:
+@given(calls, limit)
+def test_keys_taken_together_are_judged_each_by_itself(calls: list[tuple[int, LimitKey, int]], limit: int) -> None:
     clock = VirtualClock()
-    together, apart = ProcessWindows(clock), ProcessWindows(clock)
-    for pause_s, _, wanted in calls:
-        clock.now_s += pause_s
-        both = {"a": wanted, "b": 1}
+    together, apart = ProcessWindows(clock, WINDOW_S), ProcessWindows(clock, WINDOW_S)
+    for pause_us, _, wanted in calls:
+        clock.now_us += pause_us
+        both = {A: wanted, B: 1}
         assert together.take(both, limit, WINDOW_S) == {
             key: apart.take({key: n}, limit, WINDOW_S)[key] for key, n in both.items()
         }
 
 
-@given(st.floats(0, 1e6))
-def test_a_retry_after_is_whole_and_never_too_early(seconds: float) -> None:
-    assert whole_seconds(seconds) >= max(1, seconds)
+@given(st.integers(1, 10**12))
+def test_a_wait_is_rounded_up_and_never_too_early(us: int) -> None:
+    assert us <= whole_seconds(us) * SECOND < us + SECOND
+    assert us <= round(seconds(us) * SECOND) < us + 1000
+    assert isinstance(seconds(us), float) == bool(seconds(us) % 1), "a whole number is written as one"

@@ -45,7 +45,7 @@ def check(headers: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.key)
 def test_every_operation_guards_its_answer_and_its_refusal(service: Service, operation: Operation) -> None:
-    path = operation.path.format(user_id="ann", item_type="post", item_id="1", name="n")
+    path = operation.path.format(user_id="ann", item_type="post", item_id="1", name="login")
     check(service.call(operation.method, path).headers)
     check(service.call(operation.method, path, query="%").headers)
 

@@ -174,7 +174,10 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
 def fits(mode: AuthMode, method: str, path: str, body: Any) -> bool:
     """Whether the document says that the body may be sent."""
     document = openapi.document(mode)
-    described = document["paths"][path][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
+    (entries,) = (
+        entries for known, entries in document["paths"].items() if re.fullmatch(re.sub(r"{\w+}", "[^/]+", known), path)
+    )
+    described = entries[method.lower()]["requestBody"]["content"]["application/json"]["schema"]
     try:
         validate(described, body, document)
     except ValidationError:

@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 
+from tallymark import limits
+from tallymark.errors import InvalidRequest
+from tallymark.identifiers import parse_name
 from tallymark.identity import ANONYMOUS_HEADER, SERVICE_KEY_HEADER, new_anonymous
-from tallymark.limits import ProcessWindows
+from tallymark.limits import OWN_LIMIT, ProcessWindows
+from tallymark.model import LimitKey
 from tallymark.runtime import wiring
 from tests.unit.core.service import SECRET, Service
 
 ITEM = {"item_id": "1", "item_type": "post"}
 COMPOSED, DECOMPOSED = "andr\u00e9", "andre\u0301"
 PERSON, TOKEN = new_anonymous(SECRET)
+ANN = LimitKey(OWN_LIMIT, "ann")
 
 
 @pytest.fixture
@@ -93,7 +98,37 @@ def test_what_is_refused_for_its_form_or_its_caller_uses_up_nothing(service: Ser
 
 
 def test_many_threads_get_the_limit_and_not_a_call_more() -> None:
-    windows = ProcessWindows(time.monotonic)
+    windows = ProcessWindows(lambda: time.monotonic_ns() // 1000, 60)
     with ThreadPoolExecutor(50) as pool:
-        taken = list(pool.map(lambda n: windows.take({"ann": 1 + n % 3}, 100, 60)["ann"].granted, range(400)))
+        taken = list(pool.map(lambda n: windows.take({ANN: 1 + n % 3}, 100, 60)[ANN].granted, range(400)))
     assert sum(taken) == 100
+
+
+def remaining(windows: ProcessWindows, key: str, wanted: int) -> int:
+    """Of ten calls in a minute, after these."""
+    limit_key = LimitKey(OWN_LIMIT, key)
+    return windows.take({limit_key: wanted}, 10, 60)[limit_key].remaining
+
+
+def test_a_process_keeps_so_many_logs_and_forgets_the_one_not_used_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_MAX_PROCESS_KEYS", 3)
+    windows = ProcessWindows(lambda: 0, 60)
+    assert [remaining(windows, key, 1) for key in ("a", "b", "c", "a", "d")] == [9, 9, 9, 8, 9]
+    assert [remaining(windows, key, 1) for key in ("a", "c", "d", "b")] == [7, 8, 8, 9]
+
+
+def test_a_process_keeps_so_many_calls_and_forgets_the_log_not_used_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_MAX_PROCESS_CALLS", 12)
+    clock = [0]
+    windows = ProcessWindows(lambda: clock[0], 60)
+    assert [remaining(windows, key, 4) for key in ("a", "b", "c")] == [6, 6, 6]
+    assert remaining(windows, "a", 1) == 5, "with it there are thirteen: b is forgotten"
+    assert [remaining(windows, "c", 1), remaining(windows, "b", 1)] == [5, 9]
+    clock[0] += 60_000_000
+    assert [remaining(windows, key, 4) for key in ("b", "a", "c")] == [6, 6, 6], "what left its window takes no room"
+    assert [remaining(windows, key, 1) for key in ("b", "a", "c")] == [5, 9, 5], "thirteen again: a is forgotten"
+
+
+def test_no_caller_can_name_the_limit_of_our_own_api() -> None:
+    with pytest.raises(InvalidRequest):
+        parse_name(OWN_LIMIT, "name")

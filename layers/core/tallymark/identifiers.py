@@ -27,6 +27,13 @@ def parse_item_type(raw: object, field: str) -> str:
     raise InvalidRequest(f"must match {ITEM_TYPE_PATTERN}", field)
 
 
+def parse_name(raw: str, field: str) -> str:
+    """The name of a counter, quota or limit; InvalidRequest if it does not match the pattern."""
+    if not _NAME.fullmatch(raw):
+        raise InvalidRequest(f"must match {NAME_PATTERN}", field)
+    return raw
+
+
 def parse_id(raw: object, field: str) -> str:
     """The id in Unicode NFC; a whole JSON number becomes its decimal string."""
     if isinstance(raw, str):
@@ -59,13 +66,6 @@ def _parse_text_id(raw: str, field: str) -> str:
     if text in (".", ".."):
         raise InvalidRequest("must not be . or .., which URLs cannot carry", field)
     return text
-
-
-def parse_name(raw: str, field: str) -> str:
-    """The name of a counter, a quota or a limit."""
-    if _NAME.fullmatch(raw):
-        return raw
-    raise InvalidRequest(f"must match {NAME_PATTERN}", field)
 
 
 def parse_token(raw: object, field: str) -> str:

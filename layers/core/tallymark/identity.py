@@ -92,6 +92,12 @@ def user_for(actor: Actor, sent: object, field: str = "user_id") -> str:
     return user_id
 
 
+def check_service(actor: Actor, mode: AuthMode) -> None:
+    """Forbidden for whoever is no service, where callers are told apart: in `open` mode anybody passes."""
+    if mode != "open" and not actor.service:
+        raise Forbidden("only a service may call this")
+
+
 def may_act_for(actor: Actor, user_id: str) -> bool:
     """Whether the caller is this person, or a service, or nobody is checked (`open` mode)."""
     return not actor.visitor and (actor.service or actor.user_id is None or actor.user_id == user_id)

@@ -105,6 +105,14 @@ _SLOTS: dict[Metric, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class LimitKey:
+    """Whose calls a limit holds back: those of one name and key are counted together."""
+
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Counter:
     """The numbers of a target that are kept in one row and move together, each in a slot of its own.
 

@@ -10,6 +10,7 @@ from typing import Literal, Self, cast, get_args
 from .tokens import Key, parse_keys
 
 AuthMode = Literal["open", "jwt", "iam"]
+WithoutCache = Literal["open", "closed"]
 
 _CACHE_URL = re.compile(r"valkeys?://[^/\s]+:\d+(/\d+)?")
 _ISSUER = re.compile(r"(https://[^/?#\s]+|http://(localhost|127\.0\.0\.1)(:\d+)?)(/[^?#\s]*)?")
@@ -43,6 +44,7 @@ class Settings:
     series_days: int
     single_lane: str
     rate_limit_per_minute: int
+    limits_without_cache: WithoutCache
     auth_mode: AuthMode
     allow_anonymous: bool
     jwt_issuer: str
@@ -111,6 +113,12 @@ def _auth_mode(text: str) -> AuthMode:
     return cast(AuthMode, text)
 
 
+def _without_cache(text: str) -> WithoutCache:
+    if text not in get_args(WithoutCache):
+        raise ValueError(f"must be one of {', '.join(get_args(WithoutCache))}, not {text!r}")
+    return cast(WithoutCache, text)
+
+
 def _counter_rows(text: str) -> tuple[tuple[int, int], ...]:
     """`since_ms:K` pairs, ascending from 0: a lane keeps the K that was in force when it was created."""
     pairs = tuple((int(since), int(rows)) for since, _, rows in (part.partition(":") for part in text.split(",")))
@@ -147,6 +155,7 @@ _PARSERS = {
     "event_days": _positive,
     "series_days": _series_days,
     "rate_limit_per_minute": _positive,
+    "limits_without_cache": _without_cache,
     "auth_mode": _auth_mode,
     "allow_anonymous": _boolean,
     "jwt_issuer": _issuer,

@@ -56,6 +56,7 @@ _ENVIRONMENT = {
     "SERIES_DAYS": "35",
     "SINGLE_LANE": "",
     "RATE_LIMIT_PER_MINUTE": "100",
+    "LIMITS_WITHOUT_CACHE": "open",
     "AUTH_MODE": "open",
     "ALLOW_ANONYMOUS": "true",
     "JWT_ISSUER": ISSUER,
@@ -69,6 +70,7 @@ WRITES = {("POST", "/v1/like"), ("DELETE", "/v1/like"), ("POST", "/v1/toggle"), 
     ("POST", "/v1/anonymous"),
     ("POST", "/v1/views"),
     ("POST", "/v1/counters/{name}/add"),
+    ("POST", "/v1/limits/{name}/hit"),
 }
 FOR_SLASHES = ("GET /v1/users/{proxy+}", "GET /v1/items/{proxy+}")
 
@@ -247,8 +249,11 @@ class Service:
         self.events = MemoryEvents()
         self.counts = MemoryCounts(self.likes, self.events)
         wiring.reset()
-        windows_clock = SimpleNamespace(
-            monotonic=lambda: self.clock_s, time_ns=lambda: self.now_ms * 1_000_000, sleep=None
+        clock = SimpleNamespace(
+            monotonic=lambda: self.clock_s,
+            monotonic_ns=lambda: round(self.clock_s * 1e9),
+            time_ns=lambda: self.now_ms * 1_000_000,
+            sleep=None,
         )
         sources = Sources[Target, Count](ProcessCache(0), None, self.counts, lambda: NOW_MS, lambda _: None)
         for name, value in {
@@ -260,7 +265,7 @@ class Service:
             "valkey_server": lambda: None,
             "secret": lambda: SECRET,
             "dynamodb": _no_client,
-            "time": windows_clock,
+            "time": clock,
         }.items():
             self.monkeypatch.setattr(wiring, name, value)
 

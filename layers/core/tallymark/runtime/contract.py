@@ -15,6 +15,7 @@ from tallymark.identifiers import (
     MAX_TOKEN_BYTES,
     NAME_PATTERN,
 )
+from tallymark.limits import MAX_CALLS, MAX_WINDOW_S
 from tallymark.reactions import MAX_EMOJI_BYTES, WORD_PATTERN
 from tallymark.views import VISITORS_ERROR, ViewWindow
 
@@ -186,7 +187,7 @@ class Operation:
     """One method on one path.
 
     An `open` operation needs no identity and looks at none that is sent. A `public` one needs none in `jwt` mode;
-    one that is sent must be genuine. One `for_services` is closed to people in `jwt` mode.
+    one that is sent must be genuine. One `for_services` is forbidden to people, outside `open` mode.
     """
 
     method: str
@@ -207,9 +208,9 @@ class Operation:
 
     @property
     def may_be_forbidden(self) -> bool:
-        """Whether it can name a person for whom the caller may not act, or be closed by a parameter."""
+        """Whether it names a person for whom the caller may not act, is for services, or is closed by a parameter."""
         names = {parameter.name for parameter in self.parameters} | set((self.body or {}).get("properties", ()))
-        return "user_id" in names or self.tag == "Identity" or self.for_services
+        return "user_id" in names or self.for_services or self.tag == "Identity"
 
     @property
     def key(self) -> str:
@@ -496,6 +497,45 @@ ANONYMOUS = Operation(
     open=True,
 )
 
+LIMIT_HIT = Operation(
+    "POST",
+    "/v1/limits/{name}/hit",
+    "May this call be made?",
+    _object(
+        {
+            "allowed": {"type": "boolean", "description": "Whether this hit is allowed, and thereby counted."},
+            "remaining": {**_WHOLE, "description": "Hits that would be allowed now, after this one.", "examples": [99]},
+            "reset_after_seconds": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "description": (
+                    "When `remaining` next grows, if no other hit comes first, to the millisecond. "
+                    "For a hit that is refused: when it would be allowed."
+                ),
+                "examples": [60, 12.345],
+            },
+        }
+    ),
+    "Allows a hit if fewer than `limit` hits of this name and key were allowed in the last `window_seconds`: no window "
+    "of that length, wherever it begins, holds more. A name and key have one log, over all processes; each hit is "
+    "judged by its own `limit` and `window_seconds`. A refused hit uses up nothing. Every call is a hit, a repeat too: "
+    "one whose answer was lost may have been counted. In `jwt` mode for services.",
+    tag="Limits",
+    parameters=(
+        Parameter(
+            "name", {"type": "string", "pattern": NAME_PATTERN, "examples": ["login"]}, required=True, place="path"
+        ),
+    ),
+    body=_object(
+        {
+            "key": {**ID, "examples": ["ann"]},
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_CALLS, "examples": [100]},
+            "window_seconds": {"type": "integer", "minimum": 1, "maximum": MAX_WINDOW_S, "examples": [60]},
+        }
+    ),
+    for_services=True,
+)
+
 
 def _health(statuses: list[str], tables: str) -> Schema:
     dependencies = {
@@ -548,6 +588,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ADD,
     GET_COUNTER,
     ANONYMOUS,
+    LIMIT_HIT,
     HEALTH,
     OPENAPI,
     DOCS,

@@ -1,4 +1,4 @@
-"""The rate limit of our own API: every well-formed write counts against its user, services excepted."""
+"""Limits over the fleet: that of our own API, by user, services excepted, and those that callers ask for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import time
 from collections.abc import Mapping
 from threading import Lock
 
+from tallymark import limits
 from tallymark.errors import RateLimited
 from tallymark.identity import Actor
-from tallymark.limits import Taken, whole_seconds
+from tallymark.limits import OWN_LIMIT, RATE_LIMIT_WINDOW_S, Logs, Taken, whole_seconds
+from tallymark.model import LimitKey
 
 from . import telemetry, wiring
 
@@ -47,12 +49,24 @@ def charge(service: str, actor: Actor, user_id: str) -> None:
 
 def take(service: str, wanted: Mapping[str, int]) -> dict[str, Taken]:
     """As many of the calls that each user wants as that user may make now."""
-    taken, process_only = wiring.take_for_users(wanted)
-    if process_only:
-        _fallbacks.note(service, sum(wanted.values()))
-    return taken
+    calls = {LimitKey(OWN_LIMIT, user_id): number for user_id, number in wanted.items()}
+    limit = wiring.settings().rate_limit_per_minute
+    taken = _take(service, wiring.user_logs(), calls, limit, RATE_LIMIT_WINDOW_S)
+    return {key.key: of_user for key, of_user in taken.items()}
+
+
+def hit(service: str, key: LimitKey, limit: int, window_s: int) -> Taken:
+    """One call under a caller's own limit; Unavailable where the deployment allows none without the shared log."""
+    return _take(service, wiring.limit_logs(), {key: 1}, limit, window_s)[key]
 
 
 def rate_limited(taken: Taken) -> RateLimited:
-    seconds = whole_seconds(taken.retry_after_s)
+    seconds = whole_seconds(taken.reset_after_us)
     return RateLimited(f"too many calls for this user; try again in {seconds} s", seconds)
+
+
+def _take(service: str, logs: Logs, wanted: Mapping[LimitKey, int], limit: int, window_s: int) -> dict[LimitKey, Taken]:
+    taken, by_fleet = limits.take(logs, wanted, limit, window_s)
+    if not by_fleet:
+        _fallbacks.note(service, sum(wanted.values()))
+    return taken

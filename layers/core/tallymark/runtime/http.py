@@ -70,8 +70,6 @@ class Call:
         self._raw_body: str | bytes = _decode_base64(raw) if event.get("isBase64Encoded") else raw
         self._check_body()
         self.actor = identity.Actor() if operation.open else _actor_of(self._headers, event, operation)
-        if operation.for_services and not self.actor.service and wiring.settings().auth_mode != "open":
-            raise errors.Forbidden("this call is for services")
 
     def _check_body(self) -> None:
         size = len(self._raw_body)
@@ -299,7 +297,7 @@ def _to_format_1(event: Event, operation: Operation, path: Mapping[str, str]) ->
 
 def _actor_of(headers: Mapping[str, str], event: Event, operation: Operation) -> identity.Actor:
     settings = wiring.settings()
-    return identity.actor_of(
+    actor = identity.actor_of(
         headers,
         event["requestContext"].get("authorizer") or {},
         mode=settings.auth_mode,
@@ -309,6 +307,9 @@ def _actor_of(headers: Mapping[str, str], event: Event, operation: Operation) ->
         claims=wiring.claims,
         public=operation.public,
     )
+    if operation.for_services:
+        identity.check_service(actor, settings.auth_mode)
+    return actor
 
 
 def _percent_decoded(text: str, field: str | None) -> str:

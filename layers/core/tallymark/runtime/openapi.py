@@ -18,7 +18,7 @@ _ABOUT = (
 _ERRORS: dict[int, str] = {
     400: "`invalid_request`: the request is not well formed; `field` names what is at fault.",
     401: "`unauthorized`: the caller's identity is missing or forged.",
-    403: "`forbidden`: the caller may not act for this person.",
+    403: "`forbidden`: the caller may not act for this person, or is no service where one is needed.",
     413: "`payload_too_large`: the body has more than 256 KiB.",
     415: "`unsupported_media_type`: the body is declared as something other than JSON.",
     429: "`rate_limited`: this user made too many calls; Retry-After says when to try again.",
@@ -113,7 +113,7 @@ def _requirements(operation: Operation, mode: AuthMode) -> list[dict[str, list[s
     if operation.open and not (mode == "iam" and operation.tag == "Identity"):
         return []
     required: list[dict[str, list[str]]] = [{name: []} for name in _SECURITY[mode]]
-    if mode != "iam":
+    if mode != "iam" and not operation.for_services:
         required.append({"anonymous": []})
     needless = mode == "open" or (mode == "jwt" and operation.public)
     return [{}, *required] if needless else required

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tallymark.errors import Forbidden, InvalidRequest
-from tallymark.identifiers import MAX_SAFE_INTEGER, parse_id, parse_item_type
+from tallymark.identifiers import MAX_SAFE_INTEGER, parse_id, parse_item_type, parse_name
 from tallymark.identity import Actor, user_for
 from tallymark.likes import Operation
-from tallymark.model import DEFAULT_REACTION, LikeKey, Target, parse_time
+from tallymark.limits import MAX_CALLS, MAX_WINDOW_S
+from tallymark.model import DEFAULT_REACTION, LikeKey, LimitKey, Target, parse_time
 from tallymark.reactions import parse_reaction
 from tallymark.views import View, ViewWindow
 
@@ -130,17 +131,8 @@ def parse_views(fields: Fields, *, sent_by_crawler: Callable[[], bool]) -> list[
     return parse_list(fields, "views", view)
 
 
-def parse_whole(raw: object, field: str, lowest: int, highest: int) -> int:
-    """A JSON whole number within bounds."""
-    if raw is None:
-        raise InvalidRequest("is required", field)
-    if not isinstance(raw, int) or isinstance(raw, bool) or not lowest <= raw <= highest:
-        raise InvalidRequest(f"must be a whole number from {lowest} to {highest}", field)
-    return raw
-
-
 def parse_addend(fields: Fields) -> int:
-    amount = parse_whole(fields.get("amount"), "amount", -MAX_SAFE_INTEGER, MAX_SAFE_INTEGER)
+    amount = parse_whole(fields, "amount", -MAX_SAFE_INTEGER, MAX_SAFE_INTEGER)
     if amount == 0:
         raise InvalidRequest("must not be 0", "amount")
     return amount
@@ -172,3 +164,19 @@ def parse_until(query: Mapping[str, str], now_ms: int) -> int:
     """Milliseconds since the epoch; now if it is left out."""
     raw = query.get("until")
     return now_ms if raw is None else parse_time(raw, "until")
+
+
+def parse_whole(fields: Fields, name: str, least: int, most: int) -> int:
+    """A whole number within these bounds, written as one."""
+    raw = fields.get(name)
+    if raw is None:
+        raise InvalidRequest("is required", name)
+    if not isinstance(raw, int) or isinstance(raw, bool) or not least <= raw <= most:
+        raise InvalidRequest(f"must be a whole number from {least} to {most}, without fraction or exponent", name)
+    return raw
+
+
+def parse_hit(name: str, fields: Fields) -> tuple[LimitKey, int, int]:
+    """Whose call it is, how many calls are allowed, and in how many seconds."""
+    key = LimitKey(parse_name(name, "name"), parse_id(fields.get("key"), "key"))
+    return key, parse_whole(fields, "limit", 1, MAX_CALLS), parse_whole(fields, "window_seconds", 1, MAX_WINDOW_S)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from threading import RLock
 from typing import Any, TypeVar, cast
 
 from tallymark import tokens
 from tallymark.counts import CountRows, K, ProcessCache, Sources, V
-from tallymark.limits import RATE_LIMIT_WINDOW_S, ProcessWindows, Taken
+from tallymark.limits import MAX_WINDOW_S, RATE_LIMIT_WINDOW_S, Logs, ProcessWindows
 from tallymark.lists import Cursors
 from tallymark.model import Count, Target
 from tallymark.settings import Settings
@@ -27,7 +27,6 @@ from tallymark.storage.parked_queue import ParkedQueue
 from tallymark.storage.valkey import (
     Form,
     ValkeyCounts,
-    ValkeyDown,
     ValkeyServer,
     ValkeyWindows,
     likes_form,
@@ -205,25 +204,25 @@ def claims(token: str) -> tokens.Claims:
 
 
 @_once
-def _user_windows() -> ValkeyWindows | None:
-    server = valkey_server()
-    return ValkeyWindows(server, _cache_namespace(), "user") if server else None
+def user_logs() -> Logs:
+    """Of our own API's limit. Likes go on without the cache, each process judging by itself."""
+    return Logs(_shared_windows(RATE_LIMIT_WINDOW_S), ProcessWindows(_monotonic_us, RATE_LIMIT_WINDOW_S))
 
 
 @_once
-def _process_windows() -> ProcessWindows:
-    return ProcessWindows(time.monotonic)
+def limit_logs() -> Logs:
+    """Of the limits that callers ask for."""
+    own = ProcessWindows(_monotonic_us, MAX_WINDOW_S) if settings().limits_without_cache == "open" else None
+    return Logs(_shared_windows(MAX_WINDOW_S), own)
 
 
-def take_for_users(wanted: Mapping[str, int]) -> tuple[dict[str, Taken], bool]:
-    """How many of each user's calls are allowed now, and whether only this process was asked (no Valkey)."""
-    limit = settings().rate_limit_per_minute
-    if (windows := _user_windows()) is not None:
-        try:
-            return windows.take(wanted, limit, RATE_LIMIT_WINDOW_S), False
-        except ValkeyDown:
-            pass
-    return _process_windows().take(wanted, limit, RATE_LIMIT_WINDOW_S), True
+def _shared_windows(longest_window_s: int) -> ValkeyWindows | None:
+    server = valkey_server()
+    return ValkeyWindows(server, _cache_namespace(), longest_window_s) if server else None
+
+
+def _monotonic_us() -> int:
+    return time.monotonic_ns() // 1000
 
 
 def _cache_namespace() -> str:

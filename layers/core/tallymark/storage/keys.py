@@ -24,7 +24,7 @@ import base64
 import hashlib
 import os
 
-from tallymark.model import Counter, LikeKey, Metric, Stamp, Target
+from tallymark.model import Counter, LikeKey, LimitKey, Metric, Stamp, Target
 
 ADJUSTMENT_ROW = "adj"
 VERIFIED = "verified"
@@ -174,5 +174,5 @@ def cache_sum_key(namespace: str, name: str) -> str:
     return f"{namespace}/sum/{name}"
 
 
-def cache_limit_key(namespace: str, limit: str, key: str) -> str:
-    return f"{namespace}/limit/{limit}/{escape(key)}"
+def cache_limit_key(namespace: str, limit: LimitKey) -> str:
+    return f"{namespace}/limit/{limit.name}/{escape(limit.key)}"
