@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,13 +54,24 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 @pytest.fixture(scope="package")
 def outputs(emulator: Emulator) -> dict[str, str]:
-    return deploy(emulator.endpoint_url, STACK, {"AuthMode": "open", "Stage": "test", "StreamMapping": "disabled"})
+    return deployed_as(STACK, emulator)
+
+
+def deployed_as(stack: str, emulator: Emulator) -> dict[str, str]:
+    """The outputs of the template, deployed for tests."""
+    return deploy(emulator.endpoint_url, stack, {"AuthMode": "open", "Stage": "test", "StreamMapping": "disabled"})
 
 
 @pytest.fixture(scope="package")
 def environment(emulator: Emulator, outputs: dict[str, str]) -> Iterator[dict[str, str]]:
+    with environment_of(STACK, emulator) as values:
+        yield values
+
+
+@contextmanager
+def environment_of(stack: str, emulator: Emulator) -> Iterator[dict[str, str]]:
     """The environment of the functions, as the template sets it."""
-    template = deployed(ROOT / "template.yaml", session(emulator.endpoint_url), STACK, emulator.endpoint_url)
+    template = deployed(ROOT / "template.yaml", session(emulator.endpoint_url), stack, emulator.endpoint_url)
     values = {**template.environment(), **aws_environment(emulator.endpoint_url)}
     before = dict(os.environ)
     os.environ.update(values)
@@ -72,6 +84,10 @@ def environment(emulator: Emulator, outputs: dict[str, str]) -> Iterator[dict[st
 
 @pytest.fixture(scope="package")
 def tables(environment: dict[str, str], outputs: dict[str, str]) -> Tables:
+    return tables_of(outputs)
+
+
+def tables_of(outputs: dict[str, str]) -> Tables:
     client = connect()
     executor = ThreadPoolExecutor(8)
     return Tables(

@@ -13,6 +13,7 @@ from typing import Any
 import boto3
 import pytest
 
+from infra.local.emulator import Emulator
 from infra.local.mapping import DynamoDBStream
 from tallymark import likes
 from tallymark.aggregation import Parked
@@ -22,7 +23,7 @@ from tallymark.runtime import wiring
 from tallymark.storage import keys
 from tallymark.storage.parked_queue import to_message
 from tests.bench.events import function
-from tests.integration.conftest import Tables, new_target
+from tests.integration.conftest import Tables, deployed_as, environment_of, new_target, tables_of
 from tests.integration.streams import Context, batch, record
 
 Answer = dict[str, Any]
@@ -49,6 +50,18 @@ class Feed:
     def deliver(self, records: list[Any]) -> None:
         if records:
             function("aggregator").handler(batch(records, self._shard.shard_id), Context())
+
+
+@pytest.fixture(scope="module")
+def outputs(emulator: Emulator) -> dict[str, str]:
+    """Of a stack of its own: a run looks at everything that other tests left."""
+    return deployed_as("reconciler-tests", emulator)
+
+
+@pytest.fixture(scope="module")
+def tables(emulator: Emulator, outputs: dict[str, str]) -> Iterator[Tables]:
+    with environment_of("reconciler-tests", emulator):
+        yield tables_of(outputs)
 
 
 @pytest.fixture
