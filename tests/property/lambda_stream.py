@@ -15,15 +15,20 @@ from hypothesis import strategies as st
 from tallymark import parking
 from tallymark.aggregation import Parked, Record, Unreadable, aggregate
 from tallymark.errors import Unavailable
+from tallymark.events import AddEvent, Viewed, ViewEvent
 from tallymark.fold import Added, Change, Deferred, Delta, Lane, Mark, Outcome, Passed, lane
 from tallymark.model import Counter, Target
 from tallymark.storage import keys
-from tallymark.storage.like_stream import read_like
+from tallymark.storage.event_stream import item_of
+from tallymark.storage.records import reader_of
 
 COUNTER_ROWS = ((0, 2),)
 TARGETS = [Target("post", "1"), Target("post", "#")]
 REACTIONS = ["like", "👍"]
 NEWER = "👍"  # the reaction that an old version does not know
+NEWER_NAME = "newer"  # and the counter
+EVENTS = 2  # the lane that is one of events, the others are of likes
+LANE_IDS = ("shardId-0", "shardId-1", "events/shardId-1")
 BEGIN_S = 1_700_000_000
 
 Slot = tuple[Counter, str]
@@ -72,6 +77,21 @@ def record(event: str, target: Target, reaction: str, sequence: int, time_s: int
     }
 
 
+def event_record(event: ViewEvent | AddEvent, sequence: int, time_s: int) -> Record:
+    """The record of a new event, as a stream of NEW_IMAGE has it."""
+    item = item_of(event)
+    return {
+        "eventID": f"id-{sequence}",
+        "eventName": "INSERT",
+        "dynamodb": {
+            "ApproximateCreationDateTime": float(time_s),
+            "Keys": {"pk": item["pk"]},
+            "NewImage": item,
+            "SequenceNumber": f"{sequence:021d}",
+        },
+    }
+
+
 def _without(name: str, spoilt: Record) -> Record:
     return {**spoilt, "dynamodb": {k: v for k, v in spoilt["dynamodb"].items() if k != name}}
 
@@ -106,11 +126,39 @@ def _records(draw: st.DrawFn, lane_number: int) -> tuple[Record, ...]:
     return tuple(records)
 
 
+EVENT_GARBAGE: dict[str, Callable[[Record], Record]] = {
+    "no image": lambda r: _without("NewImage", r),
+    "an image of nothing": lambda r: _with("NewImage", {"pk": r["dynamodb"]["Keys"]["pk"]}, r),
+    "no time": lambda r: _without("ApproximateCreationDateTime", r),
+    "no number": lambda r: _without("SequenceNumber", r),
+}
+_viewed = st.builds(Viewed, st.sampled_from(TARGETS), st.integers(0, 3), st.integers(0, 2), st.just((b"somebody",)))
+_events = st.builds(
+    ViewEvent, st.sampled_from([BEGIN_S * 1000, BEGIN_S * 1000 + 3_600_000]), st.none(),
+    st.lists(_viewed, max_size=2, unique_by=lambda viewed: viewed.target).map(tuple),
+) | st.builds(
+    AddEvent, st.just(BEGIN_S * 1000), st.just("token"), st.sampled_from(["n", NEWER_NAME]),
+    st.sampled_from([5, -7, 2**60]),
+)  # fmt: skip
+
+
+@st.composite
+def _event_records(draw: st.DrawFn) -> tuple[Record, ...]:
+    records: list[Record] = []
+    sequence = 0
+    for event in draw(st.lists(_events, max_size=8)):
+        sequence += draw(st.sampled_from([1, 2, 10**20]))
+        made = event_record(event, sequence, BEGIN_S + draw(st.integers(0, 3600)))
+        spoil = draw(st.none() | st.none() | st.sampled_from(sorted(EVENT_GARBAGE)))
+        records.append(EVENT_GARBAGE[spoil](made) if spoil else made)
+    return tuple(records)
+
+
 FAULTS = ["ok", "ok", "busy", "lost", "moved", "dies before", "dies after"]
 FAULTS += ["park fails", "park lost", "hold fails", "hold lost"]
 _deliveries = st.builds(
     Delivery,
-    lane=st.integers(0, 1),
+    lane=st.integers(0, 2),
     back=st.sampled_from([0, 0, 1, 2, 8]),
     size=st.integers(1, 8),
     hours_later=st.sampled_from([0, 0, 0, 20, 37]),
@@ -118,27 +166,33 @@ _deliveries = st.builds(
 )
 scenarios = st.builds(
     Scenario,
-    lanes=st.tuples(_records(0), _records(1)),
+    lanes=st.tuples(_records(0), _records(1), _event_records()),
     deliveries=st.lists(_deliveries, max_size=8).map(tuple),
     settlements=st.lists(st.integers(0, 30), max_size=10).map(tuple),
     before_deployment=st.integers(0, 8),
 )
 
 
-def read_as_old_version(made: Record) -> Sequence[Change]:
-    changes = read_like(made)
-    if any(change.counter.label == NEWER for change in changes):
-        raise Unreadable(f"what is {NEWER}?")
-    return changes
+Reader = Callable[[Record], Sequence[Change]]
 
 
-def _counts(made: Record) -> bool:
-    return not _garbled(made) and bool(read_like(made))
+def as_old_version(read: Reader) -> Reader:
+    def reads(made: Record) -> Sequence[Change]:
+        changes = read(made)
+        if any(change.counter.label == NEWER or change.counter.target.item_id == NEWER_NAME for change in changes):
+            raise Unreadable("what is this?")
+        return changes
+
+    return reads
 
 
-def _garbled(made: Record) -> bool:
+def _counts(parked: Parked) -> bool:
+    return not _garbled(parked) and bool(reader_of(parked.lane_id)(parked.record))
+
+
+def _garbled(parked: Parked) -> bool:
     try:
-        read_like(made)
+        reader_of(parked.lane_id)(parked.record)
     except Unreadable:
         return True
     return False
@@ -286,30 +340,32 @@ class Stream:
         for i, delivery in enumerate(self._scenario.deliveries):
             self._now_s = min(self._now_s + delivery.hours_later * 3600, BEGIN_S + 47 * 3600)  # before marks are pruned
             start = max(0, self._acknowledged[delivery.lane] - delivery.back)
-            read = read_as_old_version if i < self._scenario.before_deployment else read_like
-            self._deliver(delivery.lane, start, start + delivery.size, delivery.faults, read)
+            old = i < self._scenario.before_deployment
+            self._deliver(delivery.lane, start, start + delivery.size, delivery.faults, old_version=old)
         for lane_number, records in enumerate(self._scenario.lanes):
             while self._acknowledged[lane_number] < len(records):
-                self._deliver(lane_number, self._acknowledged[lane_number], len(records), (), read_like)
+                self._deliver(lane_number, self._acknowledged[lane_number], len(records), ())
         settled = self._settle()
         return Result(
             counted=self._counted(),
             recorded=self._recorded(),
             settled=settled,
-            settleable={claim for p in self._queue.parked if _counts(p.record) for claim in _claims(p)},
-            unreadable={p.record["eventID"] for p in self._queue.parked if _garbled(p.record)},
+            settleable={claim for p in self._queue.parked if _counts(p) for claim in _claims(p)},
+            unreadable={p.record["eventID"] for p in self._queue.parked if _garbled(p)},
         )
 
     def _deliver(
-        self, lane_number: int, start: int, end: int, faults: Sequence[str], read: Callable[[Record], Sequence[Change]]
+        self, lane_number: int, start: int, end: int, faults: Sequence[str], *, old_version: bool = False
     ) -> None:
+        stream, slash, shard_id = LANE_IDS[lane_number].rpartition("/")
+        read = reader_of(LANE_IDS[lane_number])
         records = self._scenario.lanes[lane_number][start:end]
         self._faults.set(faults)
         try:
             done = aggregate(
                 records,
-                lane(f"shardId-{lane_number}", COUNTER_ROWS),
-                read=read,
+                lane(shard_id, COUNTER_ROWS, stream + slash),
+                read=as_old_version(read) if old_version else read,
                 rows=self._rows,
                 held=self._held,
                 parking=self._queue,
@@ -338,7 +394,11 @@ class Stream:
         for entry in [*again, *reversed(parked), *again]:
             try:
                 parking.settle(
-                    entry, read=read_like, adjustments=self._adjustments, now_s=self._now_s, sleep=lambda _: None
+                    entry,
+                    read=reader_of(entry.lane_id),
+                    adjustments=self._adjustments,
+                    now_s=self._now_s,
+                    sleep=lambda _: None,
                 )
             except Unreadable:
                 continue
@@ -352,10 +412,10 @@ class Stream:
 
     def _recorded(self) -> dict[Slot, int]:
         sums: Tally[Slot] = Tally()
-        for records in self._scenario.lanes:
+        for lane_id, records in zip(LANE_IDS, self._scenario.lanes, strict=False):
             for made in records:
                 try:
-                    changes = read_like(made)
+                    changes = reader_of(lane_id)(made)
                 except Unreadable:
                     continue
                 for change in changes:
@@ -364,5 +424,5 @@ class Stream:
 
 
 def _claims(parked: Parked) -> set[str]:
-    parts = range(len(read_like(parked.record))) if parked.part is None else [parked.part]
+    parts = range(len(reader_of(parked.lane_id)(parked.record))) if parked.part is None else [parked.part]
     return {parking.claim_id(parked, part) for part in parts}

@@ -11,11 +11,27 @@ from hypothesis import strategies as st
 
 from tallymark import aggregation
 from tallymark.aggregation import Unreadable
+from tallymark.events import AddEvent
 from tallymark.fold import Change, Delta, Mark, fold
 from tallymark.model import Counter, Target
+from tallymark.storage.event_stream import read_event
 from tallymark.storage.like_stream import read_like
+from tallymark.storage.records import reader_of
 
-from .lambda_stream import BEGIN_S, GARBAGE, TARGETS, Delivery, MemoryHeld, Scenario, Stream, record, scenarios
+from .lambda_stream import (
+    BEGIN_S,
+    EVENT_GARBAGE,
+    GARBAGE,
+    LANE_IDS,
+    TARGETS,
+    Delivery,
+    MemoryHeld,
+    Scenario,
+    Stream,
+    event_record,
+    record,
+    scenarios,
+)
 
 
 def likes(*numbers: int) -> tuple[dict[str, object], ...]:
@@ -49,13 +65,16 @@ def test_counts_equal_the_records_whatever_the_deliveries(scenario: Scenario) ->
 @given(scenarios)
 def test_every_record_that_cannot_be_read_is_kept(scenario: Scenario) -> None:
     assert Stream(scenario).run().unreadable == {
-        made["eventID"] for records in scenario.lanes for made in records if not _readable(made)
+        made["eventID"]
+        for lane_id, records in zip(LANE_IDS, scenario.lanes, strict=False)
+        for made in records
+        if not _readable(lane_id, made)
     }
 
 
-def _readable(made: dict[str, object]) -> bool:
+def _readable(lane_id: str, made: dict[str, object]) -> bool:
     try:
-        read_like(made)
+        reader_of(lane_id)(made)
     except Unreadable:
         return False
     return True
@@ -152,6 +171,24 @@ def test_a_creation_time_fits_into_a_mark(time_s: object) -> None:
     made["dynamodb"]["ApproximateCreationDateTime"] = time_s
     with pytest.raises(Unreadable):
         read_like(made)
+
+
+@pytest.mark.parametrize("fault", sorted(EVENT_GARBAGE))
+def test_a_record_that_no_events_table_wrote_is_unreadable(fault: str) -> None:
+    made = event_record(AddEvent(BEGIN_S * 1000, "token", "n", 1), 1, BEGIN_S)
+    with pytest.raises(Unreadable):
+        read_event(EVENT_GARBAGE[fault](made))
+
+
+@pytest.mark.parametrize("what", ["REMOVE", "MODIFY", "held#lane", "parked#1", "reconciler"])
+def test_what_is_no_new_event_changes_no_count(what: str) -> None:
+    """An event that expires least of all."""
+    made = event_record(AddEvent(BEGIN_S * 1000, "token", "n", 1), 1, BEGIN_S)
+    if what.isupper():
+        made["eventName"] = what
+    else:
+        made["dynamodb"]["Keys"]["pk"]["S"] = what
+    assert read_event(made) == ()
 
 
 def test_a_record_that_changes_no_like_changes_no_count() -> None:

@@ -10,7 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tallymark.fold import Change, Delta, Mark
-from tallymark.model import Counter, LikeKey, LimitKey, Stamp, Target
+from tallymark.model import (
+    Counter,
+    LikeKey,
+    LimitKey,
+    Metric,
+    Stamp,
+    Target,
+    day_label,
+    day_of_label,
+    named_counter,
+)
 from tallymark.storage import keys
 from tallymark.storage.counter_table import _floor, pack_mark, unpack_mark
 
@@ -55,6 +65,22 @@ def test_a_counter_sort_key_round_trips(target: Target, reaction: str, row: int)
 
 rows = st.sampled_from([0, 1, 10, 100, 999])
 lanes = st.sampled_from(["shardId-1", "shardId-11", "shardId-1#"])
+confusable_counters = st.builds(
+    Counter,
+    confusable_targets | st.just(named_counter("a").target),
+    st.sampled_from(["all", "2026-11-30", "like"]),
+    st.sampled_from(["like", "view", "sum", "likes-by-hour", "views-by-hour"]),
+)
+
+
+def _row_key(counter: Counter, row: int) -> str:
+    return f"{keys.target_key(counter.target)}\n{keys.counter_sort_key(counter, row)}"
+
+
+def _views_key(target: Target, window: str) -> str:
+    return keys.cache_views_key("t", target, window)
+
+
 KINDS: list[tuple[str, st.SearchStrategy[Any], Callable[..., str]]] = [
     ("target", st.tuples(confusable_targets), keys.target_key),
     ("target prefix", st.tuples(confusable_targets), keys.target_prefix),
@@ -63,6 +89,10 @@ KINDS: list[tuple[str, st.SearchStrategy[Any], Callable[..., str]]] = [
     ("counter row", st.tuples(confusable_reactions, rows), lambda r, n: keys.counter_sort_key(_counter(r), n)),
     ("claim", st.tuples(lanes, st.integers(0, 20)), lambda lane, number: keys.claim_key(f"{lane}#{number}")),
     ("mark", st.tuples(lanes), keys.mark_name),
+    ("row of any metric", st.tuples(confusable_counters, rows), _row_key),
+    ("addition", st.tuples(st.sampled_from(["a", "a.b", "A"]), confusable_ids), keys.add_event_key),
+    ("views", st.tuples(confusable_ids), keys.view_event_key),
+    ("cached views", st.tuples(confusable_targets, st.sampled_from(["all", "7d"])), lambda t, w: _views_key(t, w)),
     ("cached count", st.tuples(confusable_targets), lambda target: keys.cache_count_key("t", target)),
     ("limit", st.tuples(st.sampled_from(["@user", "user", "a", "a.1"]), confusable_ids), lambda n, k: _limit_key(n, k)),
 ]
@@ -89,6 +119,34 @@ def test_two_identities_never_share_a_key(
 @example(Target("a", "1"), Target("a", "1#0"), "like")
 def test_a_target_prefix_begins_the_keys_of_that_target_alone(one: Target, other: Target, reaction: str) -> None:
     assert keys.like_sort_key(other, reaction).startswith(keys.target_prefix(one)) == (one == other)
+
+
+@given(confusable_ids, st.sampled_from(["a", "a.b"]))
+def test_the_key_of_an_addition_comes_back_and_is_no_key_of_views(token: str, name: str) -> None:
+    key = keys.add_event_key(name, token)
+    assert keys.parse_add_event_key(key) == (name, token)
+    assert not key.startswith(keys.VIEW_EVENT)
+    assert not keys.view_event_key(token).startswith(keys.ADD_EVENT)
+    assert keys.view_event_key(token) != keys.view_event_key(None) != keys.view_event_key(None)
+
+
+@given(confusable_counters, rows, st.sampled_from(["like", "view", "likes-by-hour"]))
+def test_a_range_holds_the_rows_of_its_metric_alone(counter: Counter, row: int, metric: Metric) -> None:
+    first, last = keys.row_range(metric, None)
+    for key in (keys.counter_sort_key(counter, row), keys.adjustment_sort_key(counter)):
+        assert (first <= key <= last) == (counter.metric == metric)
+
+
+days = st.integers(20_000, 20_400)
+
+
+@given(days, days, days, rows)
+def test_a_range_of_days_holds_the_rows_of_those_days(day: int, first: int, last: int, row: int) -> None:
+    counter = Counter(Target("post", "1"), day_label(day), "views-by-hour")
+    low, high = keys.row_range("views-by-hour", (day_label(first), day_label(last)))
+    for key in (keys.counter_sort_key(counter, row), keys.adjustment_sort_key(counter)):
+        assert (low <= key <= high) == (first <= day <= last)
+    assert day_of_label(day_label(day)) == day
 
 
 @given(confusable_reactions, rows, confusable_reactions)
