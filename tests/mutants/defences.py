@@ -58,6 +58,8 @@ TEMPLATE = "template.yaml"
 TOKENS = f"{CORE}/tokens.py"
 VALKEY = f"{CORE}/storage/valkey.py"
 
+EVENT_STREAM = f"{CORE}/storage/event_stream.py"
+EVENT_TESTS = "tests/integration/test_events.py"
 EXACTNESS = "tests/integration/test_exactness.py"
 FOLDING = "tests/property/test_folding.py"
 HANDLERS = "tests/unit/test_handlers.py"
@@ -400,6 +402,77 @@ LANES = [
             )
         ],
         [f"{STREAM_HANDLERS}::test_of_several_records_that_could_not_be_written_the_first_is_named"],
+    ),
+]
+
+# --- events --------------------------------------------------------------------------------------------------------
+
+EVENTS = [
+    Defence(
+        "event-token",
+        "An event is put on condition that its token is new; else a repeat counts again.",
+        [
+            Edit(
+                EVENT_TABLE,
+                'ConditionExpression="attribute_not_exists(pk)",\n                    ReturnValues',
+                'ConditionExpression="attribute_not_exists(never)",\n                    ReturnValues',
+            )
+        ],
+        [f"{EVENT_TESTS}::test_a_token_is_recorded_once"],
+    ),
+    Defence(
+        "event-nonce",
+        "A call that finds its own event knows that it was new; else a lost reply turns changed into false.",
+        [Edit(EVENT_TABLE, 'return bytes(standing["nonce"]["B"]) == event.nonce', "return standing is None")],
+        [f"{EVENT_TESTS}::test_an_event_whose_reply_was_lost_is_new_all_the_same"],
+    ),
+    Defence(
+        "event-expiry",
+        "Only new events count; with their expiry, each total would fall after some days.",
+        [Edit(EVENT_STREAM, 'record["eventName"] != "INSERT" or not is_event(', "not is_event(")],
+        [f"{FOLDING}::test_what_is_no_new_event_changes_no_count"],
+    ),
+    Defence(
+        "event-filter-of-events",
+        "The mapping passes new events alone, so that their expiry costs no invocation and can do no harm.",
+        [
+            Edit(
+                TEMPLATE,
+                """'{"eventName":["INSERT"],"dynamodb\"""",
+                """'{"eventName":["INSERT","REMOVE"],"dynamodb\"""",
+            )
+        ],
+        [f"{TEMPLATE_TESTS}::test_the_streams_are_delivered_as_exact_counting_needs_it"],
+    ),
+    Defence(
+        "slots-apart",
+        "Two slots of one row that a record moves are two changes; taken for a repeat, one is lost.",
+        [
+            Edit(
+                FOLD,
+                ".setdefault((change.sequence, change.slot), change)",
+                '.setdefault((change.sequence, ""), change)',
+            )
+        ],
+        [f"{EVENT_TESTS}::test_an_event_counts_once_however_its_batches_are_cut_and_repeated"],
+    ),
+    Defence(
+        "slots-at-once",
+        "A row is inserted with all its slots; to one that is missing nothing could be added later.",
+        [Edit(COUNTER_TABLE, "{slot: amounts.get(slot, 0) for slot in delta.counter.slots}", "dict(amounts)")],
+        [f"{EVENT_TESTS}::test_each_hour_has_its_views_and_the_day_its_expiry"],
+    ),
+    Defence(
+        "streams-apart",
+        "Shards of two streams with one id are two lanes; as one, the claim of one's record hides the other's.",
+        [Edit(f"{CORE}/storage/records.py", 'return _EVENTS if f":table', 'return "" if f":table')],
+        [f"{STREAM_HANDLERS}::test_records_of_one_number_in_shards_of_one_name_are_told_apart_by_their_stream"],
+    ),
+    Defence(
+        "claim-per-change",
+        "Each change of a parked record has its own claim; with one for all, the second is never counted.",
+        [Edit(f"{CORE}/parking.py", 'place = f"#{part}" if part else ""', 'place = ""')],
+        [f"{EVENT_TESTS}::test_old_events_are_counted_once_through_the_queue_each_change_by_itself"],
     ),
 ]
 
@@ -1212,4 +1285,14 @@ CONFINED = [
     ),
 ]
 
-DEFENCES: list[Defence] = [*FOLDED_ONCE, *LANES, *PARKED, *REPAIR, *LIKE_RECORDS, *READING, *CALLERS, *CONFINED]
+DEFENCES: list[Defence] = [
+    *FOLDED_ONCE,
+    *LANES,
+    *EVENTS,
+    *PARKED,
+    *REPAIR,
+    *LIKE_RECORDS,
+    *READING,
+    *CALLERS,
+    *CONFINED,
+]

@@ -6,6 +6,8 @@ time. What was acknowledged may come again at any time, cut in any way.
 
 from __future__ import annotations
 
+import base64
+import json
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
@@ -78,8 +80,8 @@ def record(event: str, target: Target, reaction: str, sequence: int, time_s: int
 
 
 def event_record(event: ViewEvent | AddEvent, sequence: int, time_s: int) -> Record:
-    """The record of a new event, as a stream of NEW_IMAGE has it."""
-    item = item_of(event)
+    """The record of a new event, as Lambda delivers it from a stream of NEW_IMAGE: bytes in base64."""
+    item = json.loads(json.dumps(item_of(event), default=lambda packed: base64.b64encode(packed).decode()))
     return {
         "eventID": f"id-{sequence}",
         "eventName": "INSERT",

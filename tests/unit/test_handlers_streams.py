@@ -14,18 +14,21 @@ from functions.aggregator import app as aggregator
 from functions.parked import app as parked
 from tallymark.aggregation import LaneUnknown, Parked, Record, Unreadable
 from tallymark.errors import Unavailable
+from tallymark.events import AddEvent
 from tallymark.fold import Change, Delta, lane
-from tallymark.model import Counter, Target
+from tallymark.model import Counter, Target, named_counter
 from tallymark.runtime import streams, wiring
 from tallymark.storage.parked_queue import to_message
 from tests.property.lambda_stream import (
     BEGIN_S,
+    EVENT_GARBAGE,
     GARBAGE,
     Faults,
     MemoryAdjustments,
     MemoryHeld,
     MemoryQueue,
     MemoryRows,
+    event_record,
     record,
 )
 from tests.unit.core.service import Service
@@ -201,6 +204,20 @@ def test_what_cannot_be_settled_stays_in_the_queue_alone(world: World) -> None:
     ]
     assert world.settle(*bodies) == ["1", "2", "3", "4", "5", "6"]
     assert world.counted == 2
+
+
+def test_records_of_one_number_in_shards_of_one_name_are_told_apart_by_their_stream(world: World) -> None:
+    added = event_record(AddEvent(BEGIN_S * 1000, "token", "n", 5), 1, BEGIN_S)
+    aws = {"eventSourceARN": "arn:aws:dynamodb:us-east-1:000000000000:table/events/stream/now"}
+    spoilt, spoilt_event = GARBAGE["a key of no like"](like(1)), {**EVENT_GARBAGE["no image"](added), **aws}
+    world.deliver([spoilt])
+    world.deliver([spoilt_event])
+    assert [parked.lane_id for parked in world.queue.parked] == [SHARD, f"events/{SHARD}"]
+    bodies = [to_message(Parked("uncounted", SHARD, like(1)))]
+    bodies += [to_message(Parked("uncounted", parked.lane_id, added)) for parked in world.queue.parked[1:]]
+    assert world.settle(*bodies) == []
+    assert world.counted == 1
+    assert world.adjustments.added[named_counter("n"), "n"] == 5
 
 
 def test_an_unreadable_record_is_settled_once_a_later_version_can_read_it(world: World) -> None:

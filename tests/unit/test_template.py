@@ -185,6 +185,7 @@ NEW_EVENTS = '{"eventName":["INSERT"],"dynamodb":{"Keys":{"pk":{"S":[{"prefix":"
         ("LikesTable", "KEYS_ONLY", 1, '{"eventName":["INSERT","REMOVE"]}'),
         ("EventsTable", "NEW_IMAGE", 0, NEW_EVENTS),
     ],
+    ids=["likes", "events"],
 )
 def test_the_streams_are_delivered_as_exact_counting_needs_it(
     table: str, view: str, batching_s: int, pattern: str
