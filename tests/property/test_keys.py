@@ -203,3 +203,33 @@ def test_a_mark_is_below_the_floor_of_a_delta_exactly_if_it_is_before_the_first_
     floor = _floor(delta)
     for candidate in (mark, near):
         assert (pack_mark(candidate) < floor) == (candidate.sequence < first)
+
+
+names = st.sampled_from(["a", "grant", "due", "pool", "a:1"])
+quota_tokens = st.sampled_from(["a", "1", "#1", "a#1", "grant#a", "0000000000001#a"]) | st.text(min_size=1, max_size=5)
+quota_keys = st.one_of(
+    st.tuples(names).map(lambda one: (("quota", *one), (one[0], keys.QUOTA))),
+    st.tuples(names, st.integers(0, 11)).map(
+        lambda one: (("pool", *one), (keys.quota_pool_key(*one), keys.QUOTA_POOL))
+    ),
+    st.tuples(names, quota_tokens).map(lambda one: (("grant", *one), (keys.quota_grant_key(*one), keys.QUOTA_GRANT))),
+    st.tuples(names, st.integers(0, 11), st.integers(0, 2**41), quota_tokens).map(
+        lambda one: (("due", *one), (keys.quota_due_key(*one[:2]), keys.quota_due_sort_key(*one[2:])))
+    ),
+)
+
+
+@given(quota_keys, quota_keys)
+def test_no_two_items_of_quotas_share_a_key_or_a_partition_that_another_would_heat(one: Any, other: Any) -> None:
+    (what, key), (what_else, key_else) = one, other
+    assert (what == what_else) == (key == key_else)
+    assert (key[0] == key_else[0]) == (what[:3] == what_else[:3])
+
+
+@given(st.integers(0, 2**41), quota_tokens, st.integers(0, 2**41))
+def test_a_note_of_a_reservation_comes_back_and_lies_below_the_time_at_which_it_is_due(
+    expires_ms: int, token: str, now_ms: int
+) -> None:
+    key = keys.quota_due_sort_key(expires_ms, token)
+    assert keys.parse_quota_due_sort_key(key) == (expires_ms, token)
+    assert (key < keys.quota_due_after(now_ms)) == (expires_ms <= now_ms)

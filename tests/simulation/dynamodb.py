@@ -102,6 +102,10 @@ class Database:
         self._listener = listener
         self._done: set[str] = set()  # tokens of transactions
 
+    @property
+    def exceptions(self) -> Any:
+        return exceptions()
+
     def table(self, name: str) -> Table:
         try:
             return self._tables[name]

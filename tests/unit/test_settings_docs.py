@@ -64,5 +64,5 @@ def test_every_setting_that_can_be_chosen_says_what_a_change_does() -> None:
     text = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"^\*\*`([A-Z_]+)`\*\*:", text, re.MULTILINE))
     own = {"LIKES_TABLE", "LIKES_STREAM_ARN", "EVENTS_TABLE", "COUNTERS_TABLE"}
-    own |= {"PARKED_QUEUE_URL", "PARKED_DEAD_QUEUE_URL"}
+    own |= {"QUOTAS_TABLE", "PARKED_QUEUE_URL", "PARKED_DEAD_QUEUE_URL"}
     assert explained == FIELDS - own

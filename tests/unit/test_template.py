@@ -71,7 +71,7 @@ def test_every_list_whose_path_holds_an_id_has_a_route_for_ids_with_slashes() ->
 def test_one_integration_for_each_function_behind_the_api() -> None:
     integrations = of_type("AWS::ApiGatewayV2::Integration")
     behind = {route.function for route in resolved().routes}
-    assert len(integrations) == len(behind) == 2
+    assert len(integrations) == len(behind) == 3
     assert {spec["PayloadFormatVersion"] for spec in integrations.values()} == {"2.0"}
 
 
@@ -145,7 +145,7 @@ def test_settings_can_be_read_from_the_defaults() -> None:
 # --- tables and queues -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", ["LikesTable", "EventsTable", "CountersTable"])
+@pytest.mark.parametrize("table", ["LikesTable", "EventsTable", "CountersTable", "QuotasTable"])
 def test_tables_are_recoverable_encrypted_on_demand_and_kept(table: str) -> None:
     properties = RESOURCES[table]["Properties"]
     assert properties["BillingMode"] == "PAY_PER_REQUEST"
@@ -159,7 +159,7 @@ def test_tables_are_recoverable_encrypted_on_demand_and_kept(table: str) -> None
 
 
 def test_every_table_is_covered_by_these_tests() -> None:
-    assert set(of_type("AWS::DynamoDB::Table")) == {"LikesTable", "EventsTable", "CountersTable"}
+    assert set(of_type("AWS::DynamoDB::Table")) == {"LikesTable", "EventsTable", "CountersTable", "QuotasTable"}
 
 
 def test_queues_are_encrypted_and_keep_records_for_14_days() -> None:
@@ -247,6 +247,10 @@ CALLS = {
     "ReadApiRole": {
         "dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query", "secretsmanager:GetSecretValue",
     },
+    "QuotaApiRole": {
+        "dynamodb:BatchGetItem", "dynamodb:DeleteItem", "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:Query",
+        "dynamodb:UpdateItem", "secretsmanager:GetSecretValue",
+    },
     "AggregatorRole": {
         "dynamodb:BatchGetItem", "dynamodb:DescribeStream", "dynamodb:GetItem", "dynamodb:GetRecords",
         "dynamodb:GetShardIterator", "dynamodb:ListStreams", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate",
@@ -278,7 +282,7 @@ def test_roles_may_reach_the_network_only_where_there_is_a_cache() -> None:
         return {role for role, statement in found if "ec2:" in json.dumps(statement["Action"])}
 
     assert with_network() == set()
-    assert with_network(CacheMode="serverless") == {"WriteApiRole", "ReadApiRole"}
+    assert with_network(CacheMode="serverless") == {"WriteApiRole", "ReadApiRole", "QuotaApiRole"}
 
 
 def test_only_those_that_count_or_correct_may_write_counters() -> None:

@@ -15,6 +15,7 @@ WithoutCache = Literal["open", "closed"]
 _CACHE_URL = re.compile(r"valkeys?://[^/\s]+:\d+(/\d+)?")
 _ISSUER = re.compile(r"(https://[^/?#\s]+|http://(localhost|127\.0\.0\.1)(:\d+)?)(/[^?#\s]*)?")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+MAX_POOLS = 64  # of a quota: with the quota and a grant they must fit into one transaction of 100 items
 MAX_ROWS = 1000  # row numbers have three digits in their keys
 
 
@@ -33,6 +34,7 @@ class Settings:
     likes_stream_arn: str
     events_table: str
     counters_table: str
+    quotas_table: str
     parked_queue_url: str
     parked_dead_queue_url: str
     cache_url: str
@@ -45,6 +47,7 @@ class Settings:
     single_lane: str
     rate_limit_per_minute: int
     limits_without_cache: WithoutCache
+    quota_pools: int
     auth_mode: AuthMode
     allow_anonymous: bool
     jwt_issuer: str
@@ -92,6 +95,13 @@ def _natural(text: str) -> int:
     number = int(text)
     if number < 0:
         raise ValueError(f"must be at least 0, not {number}")
+    return number
+
+
+def _pools(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= MAX_POOLS:
+        raise ValueError(f"must be from 1 to {MAX_POOLS}, not {number}")
     return number
 
 
@@ -156,6 +166,7 @@ _PARSERS = {
     "series_days": _series_days,
     "rate_limit_per_minute": _positive,
     "limits_without_cache": _without_cache,
+    "quota_pools": _pools,
     "auth_mode": _auth_mode,
     "allow_anonymous": _boolean,
     "jwt_issuer": _issuer,

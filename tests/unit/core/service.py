@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from urllib.parse import quote, unquote_to_bytes, urlencode
 import pytest
 from jsonschema import Draft202012Validator
 
+from functions.quota_api.app import app as quota_app
 from functions.read_api.app import app as read_app
 from functions.write_api.app import app as write_app
 from tallymark.counts import ProcessCache, Sources
@@ -26,12 +28,16 @@ from tallymark.fold import Change
 from tallymark.identity import service_key
 from tallymark.lists import Page
 from tallymark.model import Count, Counter, HourlyMetric, Like, LikeKey, Stamp, Target, day_of_label
+from tallymark.quotas import ProcessMarks, Quotas
 from tallymark.runtime import openapi, wiring
 from tallymark.runtime.contract import OPERATIONS, Operation
 from tallymark.settings import Settings
 from tallymark.storage.dynamodb import Item
 from tallymark.storage.event_stream import item_of, read_event
+from tallymark.storage.quota_table import QuotaTable
 from tests.e2e.issuer import jwk, signed
+from tests.property.quota_steps import InTurn
+from tests.simulation.dynamodb import Database, Table
 
 SECRET = "made up"
 SERVICE_KEY = service_key(SECRET, 1)
@@ -45,6 +51,7 @@ _ENVIRONMENT = {
     "LIKES_STREAM_ARN": "",
     "EVENTS_TABLE": "events",
     "COUNTERS_TABLE": "counters",
+    "QUOTAS_TABLE": "quotas",
     "PARKED_QUEUE_URL": "",
     "PARKED_DEAD_QUEUE_URL": "",
     "CACHE_URL": "",
@@ -57,6 +64,7 @@ _ENVIRONMENT = {
     "SINGLE_LANE": "",
     "RATE_LIMIT_PER_MINUTE": "100",
     "LIMITS_WITHOUT_CACHE": "open",
+    "QUOTA_POOLS": "3",
     "AUTH_MODE": "open",
     "ALLOW_ANONYMOUS": "true",
     "JWT_ISSUER": ISSUER,
@@ -244,6 +252,7 @@ class Service:
     settings: Settings = field(default_factory=lambda: Settings.from_environment(_ENVIRONMENT))
     clock_s: float = 0.0
     now_ms: int = NOW_MS
+    quotas_database: Database = field(default_factory=lambda: Database([Table("quotas", ("pk", "sk"))]))
 
     def __post_init__(self) -> None:
         self.events = MemoryEvents()
@@ -256,18 +265,30 @@ class Service:
             sleep=None,
         )
         sources = Sources[Target, Count](ProcessCache(0), None, self.counts, lambda: NOW_MS, lambda _: None)
+        quotas = self._quotas()
         for name, value in {
             "settings": lambda: self.settings,
             "like_table": lambda: self.likes,
             "counter_table": lambda: self.counts,
             "event_table": lambda: self.events,
             "count_sources": lambda: sources,
+            "quotas": lambda: quotas,
             "valkey_server": lambda: None,
             "secret": lambda: SECRET,
             "dynamodb": _no_client,
             "time": clock,
         }.items():
             self.monkeypatch.setattr(wiring, name, value)
+
+    def _quotas(self) -> Quotas:
+        """Over the simulated engine; a pause takes its time."""
+
+        def sleep(seconds: float) -> None:
+            self.clock_s += seconds
+
+        client: Any = self.quotas_database
+        table, marks = QuotaTable(client, "quotas", InTurn(), 3), ProcessMarks(lambda: round(self.clock_s * 1e6))
+        return Quotas(table, marks, lambda: NOW_MS + round(self.clock_s * 1000), sleep, random.Random(1), 3)
 
     def configure(self, **environment: str) -> None:
         self.settings = Settings.from_environment({**_ENVIRONMENT, **environment})
@@ -313,7 +334,8 @@ class Service:
     def send(self, event: dict[str, Any]) -> Answer:
         """The answer to an event, which is found to be what the document promises."""
         operation = event["routeKey"].split(" ")
-        app = write_app if tuple(operation) in WRITES else read_app
+        quota = operation[-1].startswith("/v1/quotas/")
+        app = quota_app if quota else write_app if tuple(operation) in WRITES else read_app
         made = app(event, None)
         assert set(made) == {"statusCode", "headers", "body"}
         answer = Answer(made["statusCode"], made["headers"], made["body"])

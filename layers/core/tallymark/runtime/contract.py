@@ -16,6 +16,7 @@ from tallymark.identifiers import (
     NAME_PATTERN,
 )
 from tallymark.limits import MAX_CALLS, MAX_WINDOW_S
+from tallymark.quotas import MAX_EXPIRY_S
 from tallymark.reactions import MAX_EMOJI_BYTES, WORD_PATTERN
 from tallymark.views import VISITORS_ERROR, ViewWindow
 
@@ -187,7 +188,8 @@ class Operation:
     """One method on one path.
 
     An `open` operation needs no identity and looks at none that is sent. A `public` one needs none in `jwt` mode;
-    one that is sent must be genuine. One `for_services` is forbidden to people, outside `open` mode.
+    one that is sent must be genuine. One `for_services` is forbidden to people, outside `open` mode. `refusals` are
+    the statuses by which it refuses what is well formed.
     """
 
     method: str
@@ -203,6 +205,7 @@ class Operation:
     open: bool = False
     public: bool = False
     for_services: bool = False
+    refusals: tuple[int, ...] = ()
     media_type: str = "application/json"
     other_answers: dict[int, Schema] = field(default_factory=dict)
 
@@ -535,6 +538,95 @@ LIMIT_HIT = Operation(
     ),
     for_services=True,
 )
+# --- quotas -----------------------------------------------------------------------------------------------------
+
+_QUOTA_NAME: Schema = {"type": "string", "pattern": NAME_PATTERN, "examples": ["seats"]}
+_QUOTA_PATH = (Parameter("name", _QUOTA_NAME, required=True, place="path"),)
+_UNITS: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_SAFE_INTEGER}
+_REMAINING: Schema = {**_UNITS, "description": "What is free now.", "examples": [98]}
+_QUOTA = _object({"name": _QUOTA_NAME, "limit": {**_UNITS, "examples": [100]}, "used": _UNITS, "remaining": _REMAINING})
+
+
+def _token(example: str) -> Schema:
+    about = f"1 to {MAX_TOKEN_BYTES} bytes of UTF-8, compared as sent. It belongs to this name."
+    return {**TOKEN, "description": about, "examples": [example]}
+
+
+PUT_QUOTA = Operation(
+    "PUT",
+    "/v1/quotas/{name}",
+    "Set a quota's limit",
+    _QUOTA,
+    "Makes the quota, or changes its limit at any time; 409 `conflict` below what is used. Safe to repeat.",
+    tag="Quotas",
+    parameters=_QUOTA_PATH,
+    body=_object({"limit": {**_UNITS, "examples": [100]}}),
+    for_services=True,
+    refusals=(409,),
+)
+QUOTA = Operation(
+    "GET",
+    "/v1/quotas/{name}",
+    "How much of a quota is used?",
+    _QUOTA,
+    tag="Quotas",
+    parameters=_QUOTA_PATH,
+    for_services=True,
+    refusals=(404,),
+)
+ACQUIRE = Operation(
+    "POST",
+    "/v1/quotas/{name}/acquire",
+    "Take some of a quota",
+    _object(
+        {
+            "granted": {"const": True},
+            "remaining": _REMAINING,
+            "expires_at": {**TIME, "description": "Of a reservation: when it ends by itself."},
+        },
+        "expires_at",
+    ),
+    "What is granted never passes the limit, and 409 `exhausted` comes only where less than `amount` remains in all; "
+    "the token may then try again. Safe to repeat: a token that holds a grant answers it, whatever else is sent, and "
+    "after its end is used up: 409 `conflict`. With `expires_in_seconds` the grant is a reservation: it ends by itself "
+    "unless it is confirmed.",
+    tag="Quotas",
+    parameters=_QUOTA_PATH,
+    body=_object(
+        {
+            "amount": {**_UNITS, "minimum": 1, "examples": [2]},
+            "token": _token("order-1"),
+            "expires_in_seconds": or_null({"type": "integer", "minimum": 1, "maximum": MAX_EXPIRY_S}),
+        },
+        "expires_in_seconds",
+    ),
+    for_services=True,
+    refusals=(404, 409),
+)
+CONFIRM = Operation(
+    "POST",
+    "/v1/quotas/{name}/confirm",
+    "Keep a reservation for good",
+    _object({"confirmed": {"type": "boolean", "description": "Whether the token now holds its grant for good."}}),
+    "Safe to repeat. false: the token holds nothing, because it is unknown, was released, or its time was over.",
+    tag="Quotas",
+    parameters=_QUOTA_PATH,
+    body=_object({"token": _token("order-1")}),
+    for_services=True,
+    refusals=(404,),
+)
+RELEASE = Operation(
+    "POST",
+    "/v1/quotas/{name}/release",
+    "Give back what a token holds",
+    _object({"released": {"type": "boolean", "description": "Whether this request gave it back."}}),
+    "false for a second release, an unknown token, or a reservation whose time was over.",
+    tag="Quotas",
+    parameters=_QUOTA_PATH,
+    body=_object({"token": _token("order-2")}),
+    for_services=True,
+    refusals=(404,),
+)
 
 
 def _health(statuses: list[str], tables: str) -> Schema:
@@ -589,6 +681,11 @@ OPERATIONS: tuple[Operation, ...] = (
     GET_COUNTER,
     ANONYMOUS,
     LIMIT_HIT,
+    PUT_QUOTA,
+    QUOTA,
+    ACQUIRE,
+    CONFIRM,
+    RELEASE,
     HEALTH,
     OPENAPI,
     DOCS,

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tallymark.errors import Forbidden, InvalidRequest
-from tallymark.identifiers import MAX_SAFE_INTEGER, parse_id, parse_item_type, parse_name
+from tallymark.identifiers import MAX_SAFE_INTEGER, parse_id, parse_item_type, parse_name, parse_token
 from tallymark.identity import Actor, user_for
 from tallymark.likes import Operation
 from tallymark.limits import MAX_CALLS, MAX_WINDOW_S
 from tallymark.model import DEFAULT_REACTION, LikeKey, LimitKey, Target, parse_time
+from tallymark.quotas import MAX_EXPIRY_S
 from tallymark.reactions import parse_reaction
 from tallymark.views import View, ViewWindow
 
@@ -180,3 +181,24 @@ def parse_hit(name: str, fields: Fields) -> tuple[LimitKey, int, int]:
     """Whose call it is, how many calls are allowed, and in how many seconds."""
     key = LimitKey(parse_name(name, "name"), parse_id(fields.get("key"), "key"))
     return key, parse_whole(fields, "limit", 1, MAX_CALLS), parse_whole(fields, "window_seconds", 1, MAX_WINDOW_S)
+
+
+# --- quotas -----------------------------------------------------------------------------------------------------
+
+
+def parse_quota(path: Mapping[str, str], fields: Fields) -> tuple[str, int]:
+    """Name and limit."""
+    return parse_name(path["name"], "name"), parse_whole(fields, "limit", 0, MAX_SAFE_INTEGER)
+
+
+def parse_acquire(path: Mapping[str, str], fields: Fields) -> tuple[str, str, int, int | None]:
+    """Name, token, amount, and for a reservation the seconds after which it ends."""
+    name, amount = parse_name(path["name"], "name"), parse_whole(fields, "amount", 1, MAX_SAFE_INTEGER)
+    token = parse_token(fields.get("token"), "token")
+    expires = "expires_in_seconds"
+    return name, token, amount, parse_whole(fields, expires, 1, MAX_EXPIRY_S) if expires in fields else None
+
+
+def parse_holder(path: Mapping[str, str], fields: Fields) -> tuple[str, str]:
+    """Name and token."""
+    return parse_name(path["name"], "name"), parse_token(fields.get("token"), "token")

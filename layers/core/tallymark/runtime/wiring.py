@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -14,6 +15,7 @@ from tallymark.counts import CountRows, K, ProcessCache, Sources, V
 from tallymark.limits import MAX_WINDOW_S, RATE_LIMIT_WINDOW_S, Logs, ProcessWindows
 from tallymark.lists import Cursors
 from tallymark.model import Count, Target
+from tallymark.quotas import ProcessMarks, Quotas
 from tallymark.settings import Settings
 from tallymark.signing import derived_key
 from tallymark.storage import keys
@@ -24,9 +26,11 @@ from tallymark.storage.event_table import AdjustmentTable, EventTable, HeldTable
 from tallymark.storage.like_stream import LikeStream
 from tallymark.storage.like_table import LikeTable
 from tallymark.storage.parked_queue import ParkedQueue
+from tallymark.storage.quota_table import QuotaTable
 from tallymark.storage.valkey import (
     Form,
     ValkeyCounts,
+    ValkeyMarks,
     ValkeyServer,
     ValkeyWindows,
     likes_form,
@@ -171,6 +175,14 @@ def _sources(rows: CountRows[K, V], form: Form[K, V], ttl_ms: int) -> Sources[K,
     shared = ValkeyCounts(server, form, ttl_ms) if server else None
     process = ProcessCache[K, V](min(ttl_ms, settings().process_cache_ttl_ms))
     return Sources(process, shared, rows, now_ms, time.sleep)
+
+
+@_once
+def quotas() -> Quotas:
+    server, pools = valkey_server(), settings().quota_pools
+    table = QuotaTable(dynamodb(), settings().quotas_table, executor(), pools)
+    marks = ValkeyMarks(server, _cache_namespace()) if server else ProcessMarks(lambda: time.monotonic_ns() // 1000)
+    return Quotas(table, marks, now_ms, time.sleep, random.Random(), pools)  # noqa: S311 (spreads, hides nothing)
 
 
 @_once

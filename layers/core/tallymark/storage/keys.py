@@ -14,6 +14,10 @@ events    pk  event#view#=token           views that came in one call; ~ and 16 
           pk  parked#event id             claims of the parked consumer
           pk  held#lane                   the lane's records that were parked as unreadable
           pk  reconciler                  where its scheduled run stands
+quotas    pk  name              sk quota        its limit, number of pools, version
+          pk  name#pool         sk pool         free units
+          pk  grant#name#token  sk grant        what a token holds; a name has no separator, and a token comes last
+          pk  due#name#pool     sk time#token   when reservations fall due: milliseconds, 13 digits
 
 An id is escaped before it stands between separators, so that no two identities share a key.
 """
@@ -32,6 +36,7 @@ RECONCILER_RUN = "reconciler"
 LIKE_METRIC = "like#"
 VIEW_EVENT = "event#view#"
 ADD_EVENT = "event#add#"
+QUOTA, QUOTA_POOL, QUOTA_GRANT = "quota", "pool", "grant"
 MARK_PREFIX = "@"
 
 _SEPARATOR = "#"
@@ -176,3 +181,37 @@ def cache_sum_key(namespace: str, name: str) -> str:
 
 def cache_limit_key(namespace: str, limit: LimitKey) -> str:
     return f"{namespace}/limit/{limit.name}/{escape(limit.key)}"
+
+
+def cache_quota_key(namespace: str, name: str) -> str:
+    return f"{namespace}/quota/{name}"
+
+
+# --- quotas ------------------------------------------------------------------------------------------------------
+
+
+def quota_pool_key(name: str, pool: int) -> str:
+    return f"{name}#{pool}"
+
+
+def quota_grant_key(name: str, token: str) -> str:
+    return f"grant#{name}#{token}"
+
+
+def quota_due_key(name: str, pool: int) -> str:
+    return f"due#{name}#{pool}"
+
+
+def quota_due_sort_key(expires_ms: int, token: str) -> str:
+    return f"{expires_ms:013d}#{token}"
+
+
+def parse_quota_due_sort_key(key: str) -> tuple[int, str]:
+    """Milliseconds and token."""
+    expires_ms, _, token = key.partition("#")
+    return int(expires_ms), token
+
+
+def quota_due_after(now_ms: int) -> str:
+    """Above every reservation whose time is over by now, and below all others."""
+    return f"{now_ms + 1:013d}"

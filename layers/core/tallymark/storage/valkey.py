@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from tallymark.counts import K, Peeked, V
 from tallymark.limits import MAX_CALLS, Taken
 from tallymark.model import Count, LimitKey, Target
+from tallymark.quotas import MARK_LIFETIME_US, Mark
 from tallymark.sums import Sum
 from tallymark.views import ViewCount, ViewWindow
 
@@ -84,6 +85,32 @@ end
 held = held + granted
 return {granted, limit - held, string.format('%.0f', newest(held) + window - clock)}
 """
+# A hash per quota: r at most how much remained, a microseconds when that was asked for, c when something was added.
+_PEEK_MARK = """
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local known = redis.call('HMGET', KEYS[1], 'r', 'a')
+local alive = known[1] and now_us < known[2] + ARGV[1]
+return {alive and known[1] or '', string.format('%.0f', now_us)}
+"""
+_PUT_MARK = """
+local known = redis.call('HMGET', KEYS[1], 'a', 'c')
+for _, since in ipairs(known) do
+  if since and tonumber(since) >= tonumber(ARGV[2]) then return 0 end
+end
+redis.call('HSET', KEYS[1], 'r', ARGV[1], 'a', ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+_CLEAR_MARK = """
+local time = redis.call('TIME')
+redis.call('HDEL', KEYS[1], 'r', 'a')
+redis.call('HSET', KEYS[1], 'c', string.format('%.0f', time[1] * 1000000 + time[2]))
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return 1
+"""
+# That something was added is to be known as long as a mark that was asked for before could still count.
+_KEEP_MARK_MS = 2 * MARK_LIFETIME_US // 1000
 
 
 class ValkeyDown(Exception):
@@ -264,3 +291,32 @@ class ValkeyWindows:
             key: Taken(int(granted), int(remaining), int(reset_after_us))
             for key, (granted, remaining, reset_after_us) in zip(wanted, answers, strict=True)
         }
+
+
+class ValkeyMarks:
+    """Marks shared by all processes, one round trip each."""
+
+    def __init__(self, server: ValkeyServer, namespace: str) -> None:
+        self._server, self._namespace = server, namespace
+
+    def peek(self, name: str) -> Mark:
+        answer = self._run(_PEEK_MARK, name, MARK_LIFETIME_US)
+        if answer is None:
+            return Mark(None, None)
+        remaining, at_us = answer
+        return Mark(int(remaining) if remaining else None, int(at_us))
+
+    def put(self, name: str, remaining: int, asked: Mark) -> None:
+        if asked.at_us is not None:
+            self._run(_PUT_MARK, name, remaining, asked.at_us, _KEEP_MARK_MS)
+
+    def clear(self, name: str) -> None:
+        self._run(_CLEAR_MARK, name, _KEEP_MARK_MS)
+
+    def _run(self, script: str, name: str, *arguments: int) -> Any:
+        """What the script answers; None when the server does not."""
+        try:
+            (answer,) = self._server.run(script, [(keys.cache_quota_key(self._namespace, name), arguments)])
+        except ValkeyDown:
+            return None
+        return answer
