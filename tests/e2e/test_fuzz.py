@@ -27,7 +27,7 @@ from tests.e2e.conftest import THOROUGH, Api
 
 # Of each operation and identity; how many the other two phases make follows from the document.
 RANDOM_REQUESTS = 400 if THOROUGH else 5
-MAX_ID_BYTES = 256
+MAX_ID_BYTES, MAX_TOKEN_BYTES = 256, 128
 # Checks of Schemathesis that are left out; that of response times is off unless asked for.
 LEFT_OUT = {
     "ensure_resource_availability": "clients name what they like; nothing is made under a new address",
@@ -178,6 +178,8 @@ def filter_failure(_context: HookContext, failure: Failure, case: Case[Any], res
 def is_beyond_schemas(failure: Failure, case: Case[Any], response: Response) -> bool:
     """Whether the document allows or forbids this request in words."""
     if isinstance(failure, RejectedPositiveData):
+        if case.path.startswith("/v1/quotas/") and response.status_code in (404, 409):  # what is stored decides
+            return True
         return response.status_code == 400 and is_refused_by_words(case, response.json()["error"]["field"])
     if isinstance(failure, AcceptedNegativeData):
         if case.path == "/v1/batch":  # each operation has a status of its own
@@ -195,8 +197,9 @@ def is_refused_by_words(case: Case[Any], field: str) -> bool:
         return name == "user_id"
     if name == "reaction":  # one emoji
         return not str(value).isascii()
-    if isinstance(value, str):  # ids have bytes, where schemas count characters
-        return len(unicodedata.normalize("NFC", value).encode()) > MAX_ID_BYTES
+    if isinstance(value, str):  # ids and tokens have bytes, where schemas count characters
+        most = MAX_TOKEN_BYTES if name == "token" else MAX_ID_BYTES
+        return len(unicodedata.normalize("NFC", value).encode()) > most
     return isinstance(value, float)  # 7.0 is an integer to JSON Schema
 
 

@@ -23,6 +23,7 @@ from tallymark.storage.counter_table import CounterTable
 from tallymark.storage.dynamodb import connect
 from tallymark.storage.event_table import AdjustmentTable
 from tallymark.storage.like_table import LikeTable
+from tallymark.storage.quota_table import QuotaTable
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK = "storage-tests"
@@ -38,6 +39,7 @@ class Tables:
     likes: LikeTable
     counters: CounterTable
     adjustments: AdjustmentTable
+    quotas: QuotaTable
 
     def new_counters(self) -> CounterTable:
         """An adapter without memory, as a new process has it."""
@@ -96,6 +98,7 @@ def tables_of(outputs: dict[str, str]) -> Tables:
         LikeTable(client, outputs["LikesTable"], executor, 1),
         CounterTable(client, outputs["CountersTable"], executor, wiring.now_ms, SERIES_DAYS),
         AdjustmentTable(client, outputs["EventsTable"], outputs["CountersTable"], SERIES_DAYS),
+        QuotaTable(client, outputs["QuotasTable"], executor, 3),
     )
 
 

@@ -13,7 +13,8 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,6 +33,7 @@ from tallymark.model import Target
 from tallymark.runtime import wiring
 from tallymark.storage.keys import RECONCILER_RUN
 from tallymark.storage.parked_queue import to_message
+from tests.faults.injection import Died
 from tests.integration.conftest import ROOT, STACK, new_target
 from tests.integration.streams import injected, lost_replies
 from tests.property.lambda_stream import GARBAGE, record
@@ -212,6 +214,32 @@ def read_api(ways: Ways) -> None:
         ways.api("ReadApiFunction", "GET", path)
 
 
+def quota_api(ways: Ways) -> None:
+    """Grants from one pool and from several, for good and reserved, released, confirmed and over in time."""
+    path = f"/v1/quotas/{ways.target.item_id}"
+
+    def post(call: str, **body: Any) -> Any:
+        return ways.api("QuotaApiFunction", "POST", f"{path}/{call}", body)
+
+    forged = {**event_of("GET", path, "", None), "headers": {"tallymark-service-key": "forged"}}
+    assert ways.take("QuotaApiFunction", forged)["statusCode"] == 401
+    ways.api("QuotaApiFunction", "PUT", path, {"limit": 90})
+    ways.api("QuotaApiFunction", "PUT", path, {"limit": 80})
+    post("acquire", token="one", amount=1)
+    post("acquire", token="many", amount=40)
+    for token in ("reserved", "confirmed", "over"):
+        post("acquire", token=token, amount=1, expires_in_seconds=60)
+    post("confirm", token="confirmed")
+    for token in ("one", "many", "reserved"):
+        post("release", token=token)
+    with pytest.MonkeyPatch.context() as later:
+        held = wiring.quotas()
+        later.setattr(wiring, "quotas", lambda: replace(held, now_ms=lambda: wiring.now_ms() + 61_000))
+        with injected(wiring.dynamodb(), "DeleteItem", lambda _: (_ for _ in ()).throw(Died)), suppress(Died):
+            ways.api("QuotaApiFunction", "GET", path)  # dies when it has taken the reservation back
+        assert ways.api("QuotaApiFunction", "GET", path)["used"] == 1
+
+
 def aggregator(ways: Ways) -> None:
     """A first change, one more, garbage, an old one, and one that finds a mark which nobody needs any more."""
     ways.target = new_target()  # which no record of the stream is about: the reconciler shall find it wrong
@@ -267,6 +295,7 @@ def reconciler(ways: Ways) -> None:
 WAYS: dict[str, Callable[[Ways], None]] = {
     "WriteApiFunction": write_api,
     "ReadApiFunction": read_api,
+    "QuotaApiFunction": quota_api,
     "AggregatorFunction": aggregator,
     "ParkedFunction": parked,
     "ReconcilerFunction": reconciler,

@@ -33,6 +33,14 @@ CALLS: dict[str, Call] = {
     "unlike": lambda api: api.request("DELETE", "/v1/like", json=LIKE),
     "anonymous": lambda api: api.post("/v1/anonymous", json={}),
     "hit": lambda api: api.post("/v1/limits/login/hit", json={"key": "ann", "limit": 9, "window_seconds": 60}),
+    "quota": lambda api: api.put("/v1/quotas/seats", json={"limit": 9}),
+    "acquire": lambda api: api.post("/v1/quotas/seats/acquire", json={"amount": 1, "token": "a"}),
+    "reserve": lambda api: api.post(
+        "/v1/quotas/seats/acquire", json={"amount": 1, "token": "b", "expires_in_seconds": 60}
+    ),
+    "confirm": lambda api: api.post("/v1/quotas/seats/confirm", json={"token": "b"}),
+    "release": lambda api: api.post("/v1/quotas/seats/release", json={"token": "a"}),
+    "quota again": lambda api: api.get("/v1/quotas/seats"),
     "health": lambda api: api.get("/health"),
 }
 
