@@ -81,6 +81,10 @@ bench: .venv/.dev ## Measure the pipeline under load; fails when a count is wron
 bench-cpu: .venv/.dev ## Measure the CPU of our code per call, with the SDK's transport stubbed
 	@$(PY) -m tests.bench.handler_cpu
 
+.PHONY: bench-quotas
+bench-quotas: .venv/.dev ## Measure grants out of one row and out of pools
+	@$(PY) -m tests.bench.quota_pools
+
 # Proof of exactness: docs/exactness.md has what these showed.
 
 .PHONY: simulate
@@ -94,6 +98,10 @@ faults: .venv/.dev ## Run them over the emulator's engine, with faults injected 
 .PHONY: chaos
 chaos: .venv/.dev ## Load a whole stack for ten minutes while its parts are killed
 	@$(PY) -m tests.chaos $(ARGS)
+
+.PHONY: quota-race
+quota-race: .venv/.dev ## Let 200 callers at once take a limit of 50, 200 times, while calls fail and functions die
+	@$(PY) -m tests.bench.quota_race $(ARGS)
 
 .PHONY: drift
 drift: .venv/.dev ## Make 1,000 of 10,000 counts wrong beside live traffic; the reconciler has to find and correct them
