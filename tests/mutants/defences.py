@@ -51,6 +51,8 @@ LIKE_STREAM = f"{CORE}/storage/like_stream.py"
 LIKE_TABLE = f"{CORE}/storage/like_table.py"
 LIKES = f"{CORE}/likes.py"
 LIMITS = f"{CORE}/limits.py"
+QUOTA_TABLE = f"{CORE}/storage/quota_table.py"
+QUOTAS = f"{CORE}/quotas.py"
 RECONCILIATION = f"{CORE}/reconciliation.py"
 SIGNING = f"{CORE}/signing.py"
 STREAMS = f"{CORE}/runtime/streams.py"
@@ -67,6 +69,8 @@ HEADERS = "tests/unit/test_headers.py"
 KEYS_TESTS = "tests/property/test_keys.py"
 LIKE_TABLE_TESTS = "tests/integration/test_like_table.py"
 LOG_LINES = "tests/unit/test_log_lines.py"
+QUOTA_STEPS = "tests/property/test_quotas.py"
+QUOTA_TESTS = "tests/unit/test_quotas.py"
 PARTIAL_ANSWERS = "tests/unit/core/test_partial_answers.py"
 RECONCILER_TESTS = "tests/integration/test_reconciler.py"
 RIGHTS = "tests/integration/test_rights.py"
@@ -1285,6 +1289,109 @@ CONFINED = [
     ),
 ]
 
+# --- quotas ----------------------------------------------------------------------------------------------------
+
+TIGHT = f"{QUOTA_STEPS}::test_a_thousand_tight_worlds_hold"
+
+GRANTS = [
+    Defence(
+        "pool-condition",
+        "Units are taken from a pool only if they are there; else two who read the last one both get it.",
+        [Edit(QUOTA_TABLE, 'enough = "units >= :part"', 'enough = "units >= :part OR units < :part"')],
+        [f"{QUOTA_STEPS}::test_many_at_once_get_the_limit_to_the_last_unit"],
+    ),
+    Defence(
+        "grant-once",
+        "A token is recorded on condition that it is not; else two calls with it at once take its units twice.",
+        [
+            Edit(
+                QUOTA_TABLE,
+                '"Item": item, "ConditionExpression": "attribute_not_exists(pk)"}',
+                '"Item": item, "ConditionExpression": "attribute_not_exists(nothing)"}',
+            )
+        ],
+        [f"{QUOTA_STEPS}::test_no_interleaving_grants_too_much_or_refuses_too_early", TIGHT],
+    ),
+    Defence(
+        "release-once",
+        "A grant is ended on condition that it holds; else two releases at once give its units back twice.",
+        [
+            Edit(
+                QUOTA_TABLE,
+                '"attribute_exists(pk) AND attribute_not_exists(ended) AND "',
+                '"attribute_exists(pk) AND "',
+            )
+        ],
+        [f"{QUOTA_STEPS}::test_no_interleaving_grants_too_much_or_refuses_too_early", TIGHT],
+    ),
+    Defence(
+        "confirm-or-end",
+        "A reservation is taken back only if it still is one; else one that is confirmed at that moment is lost.",
+        [
+            Edit(
+                QUOTA_TABLE,
+                'condition += "expires = :expires"',
+                'condition += "(expires = :expires OR attribute_exists(pk))"',
+            )
+        ],
+        [f"{QUOTA_TESTS}::test_a_reservation_that_is_confirmed_meanwhile_is_not_taken_back"],
+    ),
+    Defence(
+        "refusal-proof",
+        "A refusal is proven by a second reading; by one alone it misses what comes back where it has looked already.",
+        [
+            Edit(
+                QUOTAS,
+                "if meanwhile is None and ledger.gained_nothing_until(later):",
+                "if meanwhile is None and later.whole:",
+            )
+        ],
+        [TIGHT],
+    ),
+    Defence(
+        "refusal-returns",
+        "Pools count what comes back; two readings with the same sums may have a return and a grant between them.",
+        [
+            Edit(
+                QUOTAS,
+                "and [pool.returns for pool in later.pools] == [pool.returns for pool in self.pools]",
+                "and len(later.pools) == len(self.pools)",
+            )
+        ],
+        [TIGHT],
+    ),
+    Defence(
+        "refusal-versions",
+        "What adds to several pools shows by half for a moment; versions that differ tell.",
+        [Edit(QUOTAS, "return all(pool.version == self.version for pool in self.pools)", "return bool(self.pools)")],
+        [TIGHT],
+    ),
+    Defence(
+        "due-first",
+        "Who is about to refuse takes back reservations whose time is over; else they would be held for good.",
+        [
+            Edit(
+                QUOTAS,
+                "    if _reclaim(quotas, name, ledger, amount - ledger.free):\n        return\n",
+                "",
+            )
+        ],
+        [f"{QUOTA_TESTS}::test_a_reservation_ends_by_itself_unless_it_is_confirmed"],
+    ),
+    Defence(
+        "mark-cleared",
+        "A return takes the mark of a sold-out name away; else what was released is refused for a while.",
+        [Edit(QUOTAS, "    quotas.marks.clear(grant.name)\n", "")],
+        [f"{QUOTA_TESTS}::test_what_is_added_takes_the_mark_away"],
+    ),
+    Defence(
+        "mark-dated",
+        "A mark that was asked for before a return is not put after it; its pools were read before.",
+        [Edit(QUOTAS, "if asked.at_us is not None and asked.at_us > self._cleared_us:", "if asked.at_us is not None:")],
+        [f"{QUOTA_TESTS}::test_a_mark_counts_from_before_the_pools_were_read_and_never_after_a_return"],
+    ),
+]
+
 DEFENCES: list[Defence] = [
     *FOLDED_ONCE,
     *LANES,
@@ -1295,4 +1402,5 @@ DEFENCES: list[Defence] = [
     *READING,
     *CALLERS,
     *CONFINED,
+    *GRANTS,
 ]
