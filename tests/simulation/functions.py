@@ -43,6 +43,8 @@ ENVIRONMENT = {
     "EVENT_DAYS": "7",
     "SERIES_DAYS": "35",
     "RATE_LIMIT_PER_MINUTE": "100",
+    "LIMITS_WITHOUT_CACHE": "open",
+    "QUOTA_POOLS": "8",
     "AUTH_MODE": "open",
     "ALLOW_ANONYMOUS": "true",
     "SERVICE_KEY_GENERATION": "1",
