@@ -31,7 +31,6 @@ from typing import Any
 
 import httpx
 
-from infra.local.invoking import FunctionFailed
 from infra.local.stack import Stack
 from tallymark.model import Target
 from tallymark.runtime import wiring
@@ -40,7 +39,6 @@ from tallymark.storage import keys
 ITEM_TYPE = "drift"
 WATCHED = 40  # items made wrong that get no likes, so that each of their values is known
 _BATCH = 100
-TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -225,9 +223,10 @@ def watching(client: httpx.Client, quiet: set[str], wrong: dict[str, int]) -> It
 
 def _reconcile(stack: Stack, *, repair: bool) -> dict[str, Any]:
     """A full run, and what it left open once more, as `tallymark reconcile --all` does it."""
+    invoke = stack.functions["ReconcilerFunction"]
     whole: dict[str, Any] = {"found": [], "open": [], "checked": 0, "cursor": None}
     while True:
-        piece = _invoke(stack, {"all": True, "cursor": whole["cursor"], "repair": repair})
+        piece = invoke(json.dumps({"all": True, "cursor": whole["cursor"], "repair": repair}))
         whole = {
             "found": whole["found"] + piece["found"],
             "open": whole["open"] + piece["open"],
@@ -239,23 +238,12 @@ def _reconcile(stack: Stack, *, repair: bool) -> dict[str, Any]:
             break
     left = []
     for entry in whole["open"]:
-        answer = _invoke(stack, {"item": {"item_type": entry["item_type"], "item_id": entry["item_id"]}})
+        answer = invoke(json.dumps({"item": {"item_type": entry["item_type"], "item_id": entry["item_id"]}}))
         if answer["verdict"] == "drift":
             whole["found"].append(answer)
         elif answer["verdict"] != "exact":
             left.append(entry)
     return {**whole, "open": left}
-
-
-def _invoke(stack: Stack, event: dict[str, Any]) -> Any:
-    """The reconciler's answer; a piece that failed is asked for again, as the command line does."""
-    for _ in range(TRIES - 1):
-        try:
-            return stack.functions["ReconcilerFunction"](json.dumps(event))
-        except FunctionFailed as failure:
-            print(f"  failed     {failure}; trying again", flush=True)
-            time.sleep(1)
-    return stack.functions["ReconcilerFunction"](json.dumps(event))
 
 
 def _repair_with_kills(plan: Plan, chance: random.Random) -> int:
