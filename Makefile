@@ -85,6 +85,10 @@ bench-cpu: .venv/.dev ## Measure the CPU of our code per call, with the SDK's tr
 bench-quotas: .venv/.dev ## Measure grants out of one row and out of pools
 	@$(PY) -m tests.bench.quota_pools
 
+.PHONY: bench-top
+bench-top: .venv/.dev ## Measure how many of the true top 100 the top lists know; fails below 0.98
+	@$(PY) -m tests.bench.top_recall $(ARGS)
+
 # Proof of exactness: docs/exactness.md has what these showed.
 
 .PHONY: simulate

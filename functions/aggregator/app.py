@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from aws_lambda_powertools.utilities.data_classes import DynamoDBStreamEvent
 
-from tallymark import fold
+from tallymark import fold, top
 from tallymark.aggregation import Aggregated, aggregate, sequence_number
+from tallymark.errors import Unavailable
 from tallymark.runtime import streams, telemetry, wiring
 from tallymark.storage.records import reader_of, stream_of
 
 SERVICE = "aggregator"
+TOP_NEEDS_MS = 15_000  # twice what a call of the store takes at worst; the function must answer in its time
 
 
 @telemetry.silent_on_values(SERVICE)
@@ -37,7 +40,24 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         sleep=time.sleep,
     )
     _report(done, len(records))
+    if context.get_remaining_time_in_millis() > TOP_NEEDS_MS:
+        _follow(lane, done.folded, now_ms)
     return streams.window_response(event.get("state"), done.failed_sequence)
+
+
+def _follow(lane: fold.Lane, folded: Sequence[fold.Delta], now_ms: int) -> None:
+    """Tells the top lists and the detector of hot items; whatever fails there, the batch is counted."""
+    for name, follow in (
+        ("TopListsFailed", lambda: wiring.top_lists().add(lane, top.additions(folded), now_ms)),
+        ("HotItemsFailed", lambda: wiring.hot_detector().look(lane, folded, now_ms // 1000)),
+    ):
+        try:
+            follow()
+        except Unavailable:
+            telemetry.count(SERVICE, name)
+        except Exception as error:  # noqa: BLE001 (a bug here is no reason to count a batch late)
+            telemetry.count(SERVICE, name)
+            telemetry.bug(SERVICE, error)
 
 
 def _report(done: Aggregated, records: int) -> None:

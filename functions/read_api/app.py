@@ -27,6 +27,7 @@ from tallymark.runtime.requests import (
     parse_until,
     parse_view_window,
 )
+from tallymark.top import TopKey
 from tallymark.views import VISITORS_ERROR
 
 app = HttpApp("read-api")
@@ -102,7 +103,7 @@ def item_likers(call: Call) -> dict[str, Any]:
         reaction=reaction,
         before=before,
         limit=parse_limit(query),
-        buckets=wiring.settings().liker_buckets,
+        buckets=wiring.liker_buckets().ever(target),
         executor=wiring.executor(),
     )
     likers = [
@@ -156,6 +157,21 @@ def get_series(call: Call) -> dict[str, Any]:
         "series": entries,
         "age_ms": max(0, wiring.now_ms() - read_at_ms),
     }
+
+
+@operation(app, contract.TOP)
+def top(call: Call) -> dict[str, Any]:
+    """Exact numbers; whether these are the right items, `approximate` says."""
+    query = call.query
+    key = TopKey(
+        parse_choice(query, "metric", contract.TOP_METRICS),
+        parse_choice(query, "window", contract.TOP_WINDOWS),
+        parse_optional_item_type(query),
+        parse_limit(query, contract.DEFAULT_TOP),
+    )
+    found = _found(wiring.top_sources(), key)
+    entries = [{"item_type": t.item_type, "item_id": t.item_id, "count": number} for t, number in found.entries]
+    return {"top": entries, "approximate": found.approximate}
 
 
 @operation(app, contract.HEALTH)

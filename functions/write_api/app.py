@@ -131,7 +131,7 @@ def _names(query: dict[str, str], actor: Actor, key: LikeKey) -> bool:
 
 
 def _like(call: Call, wanted: Operation) -> dict[str, Any]:
-    guard.charge(SERVICE, call.actor, wanted.key.user_id)
+    guard.charge(SERVICE, call.actor, wanted.key)
     at_ms = wiring.now_ms() if wanted.liked_at_ms is None else wanted.liked_at_ms
     made = likes.like(wiring.like_table(), wanted.key, at_ms=at_ms)
     answer = _described(wanted.key, liked=True, changed=made.changed)
@@ -139,7 +139,7 @@ def _like(call: Call, wanted: Operation) -> dict[str, Any]:
 
 
 def _unlike(call: Call, key: LikeKey) -> dict[str, Any]:
-    guard.charge(SERVICE, call.actor, key.user_id)
+    guard.charge(SERVICE, call.actor, key)
     return _described(key, liked=False, changed=likes.unlike(wiring.like_table(), key))
 
 
@@ -163,15 +163,18 @@ def _parse_entry(entry: object, actor: Actor) -> Operation:
 
 def _over_limit(parsed: dict[int, Operation]) -> dict[int, RateLimited]:
     """The operations, by position, that their users may not make now: the last ones of each."""
-    by_user: defaultdict[str, list[int]] = defaultdict(list)
+    by_limit: defaultdict[int, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for i, made in parsed.items():
-        by_user[made.key.user_id].append(i)
-    taken = guard.take(SERVICE, {user_id: len(positions) for user_id, positions in by_user.items()})
-    return {
-        i: guard.rate_limited(taken[user_id])
-        for user_id, positions in by_user.items()
-        for i in positions[taken[user_id].granted :]
-    }
+        by_limit[guard.limit_on(made.key.target)][made.key.user_id].append(i)
+    refused: dict[int, RateLimited] = {}
+    for limit, by_user in by_limit.items():
+        taken = guard.take(SERVICE, {user_id: len(positions) for user_id, positions in by_user.items()}, limit)
+        refused |= {
+            i: guard.rate_limited(taken[user_id])
+            for user_id, positions in by_user.items()
+            for i in positions[taken[user_id].granted :]
+        }
+    return refused
 
 
 def _refused(error: TallymarkError) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from tallymark import likes
 from tallymark.aggregation import Unreadable
 from tallymark.errors import TallymarkError, Unavailable
 from tallymark.fold import Change
+from tallymark.hot import LikerBuckets
 from tallymark.likes import Operation
 from tallymark.model import Counter, LikeKey, Target
 from tallymark.runtime import wiring
@@ -205,7 +206,7 @@ class World:
         wiring.reset()
         self._client, self._sqs = wiring.dynamodb(), wiring.parked_queue()._client
         self._environments = [self._new_environment() for _ in range(ENVIRONMENTS)]
-        self._likes = LikeTable(self._client, self.engine.outputs["LikesTable"], InOrder(), 1)
+        self._likes = LikeTable(self._client, self.engine.outputs["LikesTable"], InOrder(), LikerBuckets(1))
         self._stream = DynamoDBStream(self.engine.streams, self.engine.outputs["LikesStreamArn"])
         (shard,) = self._stream.shards()
         self._iterator = self._stream.iterator(shard.shard_id, None, "LATEST")

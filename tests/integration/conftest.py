@@ -17,6 +17,7 @@ from infra.local.cache import Cache
 from infra.local.deploy import deploy
 from infra.local.emulator import Emulator, aws_environment, session
 from infra.local.template import deployed
+from tallymark.hot import LikerBuckets
 from tallymark.model import Target
 from tallymark.runtime import wiring
 from tallymark.storage.counter_table import CounterTable
@@ -95,7 +96,7 @@ def tables_of(outputs: dict[str, str]) -> Tables:
     return Tables(
         client,
         outputs,
-        LikeTable(client, outputs["LikesTable"], executor, 1),
+        LikeTable(client, outputs["LikesTable"], executor, LikerBuckets(1)),
         CounterTable(client, outputs["CountersTable"], executor, wiring.now_ms, SERIES_DAYS),
         AdjustmentTable(client, outputs["EventsTable"], outputs["CountersTable"], SERIES_DAYS),
         QuotaTable(client, outputs["QuotasTable"], executor, 3),

@@ -10,6 +10,7 @@ import pytest
 
 from tallymark import likes, lists
 from tallymark.errors import Unavailable
+from tallymark.hot import LikerBuckets
 from tallymark.model import Like, LikeKey, Stamp, Target
 from tests.integration.conftest import Tables, new_target
 from tests.integration.streams import injected, lost_replies
@@ -123,7 +124,7 @@ def test_a_persons_list_comes_in_pages_newest_first(tables: Tables, item_type: s
 @pytest.mark.parametrize("buckets", [1, 4])
 def test_likers_come_newest_first_from_as_many_buckets_as_there_are(tables: Tables, buckets: int) -> None:
     target, pool = new_target(), ThreadPoolExecutor(4)
-    table = type(tables.likes)(tables.client, tables.outputs["LikesTable"], pool, buckets)
+    table = type(tables.likes)(tables.client, tables.outputs["LikesTable"], pool, LikerBuckets(buckets))
     made = [Like(key(target, f"user-{n}", "like" if n % 3 else "👍"), Stamp.at(1_000 + n // 2)) for n in range(40)]
     for i in range(0, len(made), 25):
         table.write_many(made[i : i + 25])
@@ -165,11 +166,11 @@ def test_keys_that_come_back_unprocessed_are_fetched(tables: Tables, target: Tar
             calls.append(len(wanted["Keys"]))
             return {**answer, "UnprocessedKeys": {table: {"Keys": rest}} if rest else {}}
 
-    table = type(tables.likes)(Partial(), tables.outputs["LikesTable"], ThreadPoolExecutor(1), 1)  # type: ignore[arg-type]
+    table = type(tables.likes)(Partial(), tables.outputs["LikesTable"], ThreadPoolExecutor(1), LikerBuckets(1))  # type: ignore[arg-type]
     assert table.liked(keys) == set(keys[:25])
     assert calls[0] == 30
 
 
 def test_a_table_that_is_not_there_is_unavailable(tables: Tables) -> None:
     with pytest.raises(Unavailable, match="ResourceNotFoundException"):
-        type(tables.likes)(tables.client, "no-such-table", ThreadPoolExecutor(1), 1).ping()
+        type(tables.likes)(tables.client, "no-such-table", ThreadPoolExecutor(1), LikerBuckets(1)).ping()

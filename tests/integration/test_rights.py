@@ -203,6 +203,7 @@ def read_api(ways: Ways) -> None:
     for window in ("all", "7d"):
         ways.api("ReadApiFunction", "GET", "/v1/views", query=f"{item_query}&window={window}")
     ways.api("ReadApiFunction", "GET", "/v1/series", query=item_query)
+    ways.api("ReadApiFunction", "GET", "/v1/top")
     ways.api("ReadApiFunction", "GET", "/v1/counters/n")
     ways.api("ReadApiFunction", "POST", "/v1/counts", {"items": [item], "user_id": "ann"})
     asked = {"user_id": "ann", "item_type": "post", "item_ids": [ways.target.item_id]}
@@ -241,7 +242,10 @@ def quota_api(ways: Ways) -> None:
 
 
 def aggregator(ways: Ways) -> None:
-    """A first change, one more, garbage, an old one, and one that finds a mark which nobody needs any more."""
+    """A first change, one more, garbage, an old one, and one that finds a mark which nobody needs any more.
+
+    And an item that is hot, when the last one has long cooled down.
+    """
     ways.target = new_target()  # which no record of the stream is about: the reconciler shall find it wrong
     now_s = int(time.time())
     rows = wiring.settings().counter_rows
@@ -255,13 +259,19 @@ def aggregator(ways: Ways) -> None:
     def change(number: int, hours_ago: int = 0) -> dict[str, Any]:
         return record("INSERT", ways.target, "like", number, now_s - hours_ago * 3600)
 
+    def storm(begin: int, hours_ago: int = 0) -> list[dict[str, Any]]:
+        hot = new_target()
+        return [record("INSERT", hot, "like", begin + n, now_s - hours_ago * 3600) for n in range(400)]
+
     with pytest.MonkeyPatch.context() as then:
         then.setattr(wiring, "now_ms", lambda: (now_s - 60 * 3600) * 1000)
         deliver(first, change(1, hours_ago=60))
         deliver(first, change(2, hours_ago=60))
+        deliver(first, *storm(1_000, hours_ago=60))
     deliver(other, change(3))
     deliver(other, change(4, hours_ago=40))
     deliver(other, GARBAGE["no keys"](change(5)))
+    deliver(other, *storm(2_000))
 
 
 def parked(ways: Ways) -> None:

@@ -38,6 +38,7 @@ class Defence:
 
 CORE = "layers/core/tallymark"
 AGGREGATION = f"{CORE}/aggregation.py"
+AGGREGATOR = "functions/aggregator/app.py"
 AUDIT = f"{CORE}/storage/audit.py"
 COUNTER_TABLE = f"{CORE}/storage/counter_table.py"
 COUNTS = f"{CORE}/counts.py"
@@ -45,6 +46,7 @@ DOCS_PAGE = f"{CORE}/runtime/docs_page.py"
 DYNAMODB = f"{CORE}/storage/dynamodb.py"
 EVENT_TABLE = f"{CORE}/storage/event_table.py"
 FOLD = f"{CORE}/fold.py"
+HOT = f"{CORE}/hot.py"
 IDENTITY = f"{CORE}/identity.py"
 KEYS = f"{CORE}/storage/keys.py"
 LIKE_STREAM = f"{CORE}/storage/like_stream.py"
@@ -55,9 +57,12 @@ QUOTA_TABLE = f"{CORE}/storage/quota_table.py"
 QUOTAS = f"{CORE}/quotas.py"
 RECONCILIATION = f"{CORE}/reconciliation.py"
 SIGNING = f"{CORE}/signing.py"
+SKETCH = f"{CORE}/sketch.py"
 STREAMS = f"{CORE}/runtime/streams.py"
 TEMPLATE = "template.yaml"
 TOKENS = f"{CORE}/tokens.py"
+TOP = f"{CORE}/top.py"
+TOP_TABLE = f"{CORE}/storage/top_table.py"
 VALKEY = f"{CORE}/storage/valkey.py"
 
 EVENT_STREAM = f"{CORE}/storage/event_stream.py"
@@ -79,6 +84,9 @@ RULES = "tests/unit/test_template_rules.py"
 STREAM_HANDLERS = "tests/unit/test_handlers_streams.py"
 TEMPLATE_TESTS = "tests/unit/test_template.py"
 TOKEN_TESTS = "tests/unit/core/test_tokens.py"
+TOP_ENGINE = "tests/integration/test_top.py"
+TOP_PROPERTIES = "tests/property/test_top.py"
+TOP_TESTS = "tests/unit/core/test_top.py"
 VALKEY_TESTS = "tests/integration/test_valkey.py"
 
 # --- each record once ------------------------------------------------------------------------------------------
@@ -1392,6 +1400,98 @@ GRANTS = [
     ),
 ]
 
+# --- top lists and hot items -----------------------------------------------------------------------------------
+
+TOP_LISTS = [
+    Defence(
+        "sketch-newcomer",
+        "Who takes a place in a full sketch begins at the bound of whom it ousts; else a bound is too low.",
+        [Edit(SKETCH, "self._bounds[item] = self.floor + weight", "self._bounds[item] = weight")],
+        [f"{TOP_PROPERTIES}::test_a_bound_is_never_too_low_and_too_high_by_the_floor_at_most"],
+    ),
+    Defence(
+        "sketch-merge",
+        "Who is missing from one of two summaries may have had its floor there.",
+        [Edit(SKETCH, "above.get(item, 0) + bound - summary.floor", "above.get(item, 0) + bound")],
+        [f"{TOP_PROPERTIES}::test_summaries_that_are_merged_add_their_floors_once"],
+    ),
+    Defence(
+        "sketch-cut",
+        "What is left out of a stored list raises its floor; else a list with losses passes for whole.",
+        [Edit(SKETCH, "Summary(dict(ordered[:most]), ordered[most][1])", "Summary(dict(ordered[:most]), self.floor)")],
+        [f"{TOP_TESTS}::test_a_list_in_the_store_is_bounded_and_its_floor_says_what_it_leaves_out"],
+    ),
+    Defence(
+        "top-doubled",
+        "A list is stored as soon as a bound has more than doubled; a new item would be seen a minute late.",
+        [Edit(TOP, "self._doubled = True", "self._doubled = False")],
+        [f"{TOP_TESTS}::test_an_item_is_stored_with_its_first_like_and_whenever_it_has_more_than_doubled"],
+    ),
+    Defence(
+        "top-version",
+        "A list is written over what is known of it alone; else two processes take turns in undoing each other.",
+        [
+            Edit(
+                TOP_TABLE,
+                'untouched = "v = :known" if known.version else "attribute_not_exists(pk)"',
+                'untouched = "v = :known OR pk = pk" if known.version else "attribute_not_exists(v) OR v = v"',
+            )
+        ],
+        [f"{TOP_ENGINE}::test_a_list_whose_reply_was_lost_is_ones_own"],
+    ),
+    Defence(
+        "top-proof",
+        "An answer is proven when its last number is above what anybody unread can have, twice the bound.",
+        [Edit(TOP, "first[-1][1] > SLACK * unread", "first[-1][1] > unread")],
+        [f"{TOP_TESTS}::test_bounds_that_lag_by_half_are_read_past"],
+    ),
+    Defence(
+        "top-fails-alone",
+        "A list that cannot be stored fails no batch.",
+        [
+            Edit(AGGREGATOR, "except Unavailable:", "except ZeroDivisionError:"),
+            Edit(
+                AGGREGATOR,
+                "except Exception as error:  # noqa: BLE001 (a bug",
+                "except ZeroDivisionError as error:  # (a bug",
+            ),
+        ],
+        [f"{TOP_ENGINE}::test_a_list_that_cannot_be_written_or_read_fails_no_batch"],
+    ),
+    Defence(
+        "hot-record-first",
+        "The record of an item's buckets is raised before likes go there; else a reader misses them.",
+        [
+            Edit(
+                HOT,
+                """        for target, number in buckets.items():  # first: from the announcement on, likes go there
+            self._store.widen(target, number)
+        if buckets:
+            self._store.announce(lane, buckets, now_s)
+""",
+                """        if buckets:
+            self._store.announce(lane, buckets, now_s)
+        for target, number in buckets.items():
+            self._store.widen(target, number)
+""",
+            )
+        ],
+        [f"{TOP_TESTS}::test_an_items_record_is_widened_before_its_buckets_are_announced"],
+    ),
+    Defence(
+        "hot-record-grows",
+        "The number of buckets that an item ever had never falls; else its older likers are in no list.",
+        [Edit(TOP_TABLE, "attribute_not_exists(buckets) OR buckets < :buckets", "attribute_not_exists(pk) OR pk = pk")],
+        [f"{TOP_ENGINE}::test_buckets_are_never_lowered"],
+    ),
+    Defence(
+        "hot-readers",
+        "Who reads likers asks for every bucket there ever was.",
+        [Edit(HOT, "return max(self.least, self.widest(target))", "return self.now(target)")],
+        [f"{TOP_ENGINE}::test_a_hot_item_spreads_its_likers_and_nobody_is_lost"],
+    ),
+]
+
 DEFENCES: list[Defence] = [
     *FOLDED_ONCE,
     *LANES,
@@ -1403,4 +1503,5 @@ DEFENCES: list[Defence] = [
     *CALLERS,
     *CONFINED,
     *GRANTS,
+    *TOP_LISTS,
 ]

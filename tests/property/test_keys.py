@@ -168,6 +168,21 @@ def test_keys_of_any_identity_fit_into_what_the_store_takes(key: LikeKey) -> Non
     assert len(keys.likers_key(key.target, 999).encode()) <= 2048  # DynamoDB, partition keys
 
 
+periods = st.integers(0, 2_000_000)
+
+
+@given(st.sampled_from(["hour", "day", "all"]), periods, periods, periods, st.sampled_from(["a", "a-b", "ab", None]))
+def test_the_lists_of_a_range_are_those_of_its_periods_and_of_its_type(
+    grain: str, first: int, last: int, period: int, item_type: str | None
+) -> None:
+    if grain == "all":
+        first = last = period = 0
+    low, high = keys.top_range("a", grain, first, last)
+    for slot in (0, 15):
+        inside = low <= keys.top_sort_key(item_type, grain, period, slot) <= high
+        assert inside == (item_type == "a" and first <= period <= last)
+
+
 @given(stamps)
 def test_a_stamp_round_trips_in_16_bytes(stamp: Stamp) -> None:
     packed = keys.pack_stamp(stamp)

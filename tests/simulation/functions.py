@@ -45,6 +45,8 @@ ENVIRONMENT = {
     "RATE_LIMIT_PER_MINUTE": "100",
     "LIMITS_WITHOUT_CACHE": "open",
     "QUOTA_POOLS": "8",
+    "HOT_PER_SECOND": "300",
+    "HOT_RATE_LIMIT_PER_MINUTE": "0",
     "AUTH_MODE": "open",
     "ALLOW_ANONYMOUS": "true",
     "SERVICE_KEY_GENERATION": "1",

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tallymark.errors import TallymarkError, Unavailable
 from tallymark.fold import STALE_AFTER_S
+from tallymark.hot import LikerBuckets
 from tallymark.model import Counter, Like, LikeKey, Stamp, Target
 from tallymark.storage.counter_table import CounterTable
 from tallymark.storage.keys import (
@@ -484,7 +485,7 @@ class World:
 
     def _made_writer(self) -> Process:
         writer = self._new_process(WRITER)
-        writer.built["like_table"] = LikeTable(writer.built["dynamodb"], "likes", self._pool, 1)
+        writer.built["like_table"] = LikeTable(writer.built["dynamodb"], "likes", self._pool, LikerBuckets(1))
         return writer
 
     def _deploy(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from .fold import Change, CounterRows, Lane, Mark, apply, fold, is_prunable, is_stale
+from .fold import Change, CounterRows, Delta, Lane, Mark, apply, fold, is_prunable, is_stale
 from .model import Counter
 
 Record = dict[str, Any]  # a stream record as Lambda delivers it
@@ -71,16 +71,20 @@ class Parking(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """How many records of a batch were folded into how many rows, and what was parked.
+    """How many records of a batch were folded, what they added to which rows, and what was parked.
 
     `failed_sequence` is the number, as delivered, of the first record to deliver again.
     """
 
     records: int
-    rows: int
+    folded: tuple[Delta, ...]
     parked: tuple[Parked, ...]
     newest_s: int | None
     failed_sequence: str | None
+
+    @property
+    def rows(self) -> int:
+        return len(self.folded)
 
 
 def aggregate(
@@ -123,11 +127,12 @@ def aggregate(
         parking.put(parked)
     deltas = fold(change for _, changes in read_records for change in changes)
     undone = apply(rows, lane, deltas, now_s=now_s, pauses=pauses, sleep=sleep)
+    left = {delta.counter for delta in undone}
     first_undone = min((delta.first_sequence for delta in undone), default=None)
     failed = next((record for record, changes in read_records if changes[0].sequence == first_undone), None)
     return Aggregated(
         records=len(read_records),
-        rows=len(deltas) - len(undone),
+        folded=tuple(delta for delta in deltas if delta.counter not in left),
         parked=tuple(parked),
         newest_s=max((changes[0].time_s for _, changes in read_records), default=None),
         failed_sequence=None if failed is None else sequence_number(failed),

@@ -7,7 +7,7 @@ counter. How an answer is found, shared and refreshed does not.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
@@ -25,6 +25,7 @@ Asked = TypeVar("Asked", bound=Hashable, contravariant=True)
 V = TypeVar("V", bound=Dated)
 V_co = TypeVar("V_co", bound=Dated, covariant=True)
 
+HOT_AGE_MS = 500  # what everybody asks for stays in a process so long, however short the deployment's own age is
 _MAX_PROCESS_COUNTS = 10_000
 _HERD_WAITS_S = (0.01, 0.02, 0.04, 0.08)  # how long to wait for another's refresh when there is nothing stale
 
@@ -62,17 +63,22 @@ class SharedCache(Protocol[Asked, V]):
 
 
 class ProcessCache(Generic[K, V]):
-    """Counts in this process's memory, each until it has reached an age. Safe between threads."""
+    """Counts in this process's memory, each until it has reached an age, which for what is `hot` is no less than
+    HOT_AGE_MS. Safe between threads.
+    """
 
-    def __init__(self, max_age_ms: int) -> None:
-        self._max_age_ms = max_age_ms
+    def __init__(self, max_age_ms: int, hot: Container[K] = ()) -> None:
+        self._max_age_ms, self._hot = max_age_ms, hot
         self._counts: OrderedDict[K, V] = OrderedDict()
         self._lock = Lock()
 
     def get(self, key: K, now_ms: int) -> V | None:
         """The count, if it is young enough."""
         count = self._counts.get(key)
-        return count if count is not None and now_ms < count.as_of_ms + self._max_age_ms else None
+        if count is None:
+            return None
+        age_ms = now_ms - count.as_of_ms
+        return count if age_ms < self._max_age_ms or (age_ms < HOT_AGE_MS and key in self._hot) else None
 
     def put(self, key: K, count: V) -> V:
         """Keeps the newer of this count and the one that is here, and returns it."""

@@ -48,6 +48,8 @@ class Settings:
     rate_limit_per_minute: int
     limits_without_cache: WithoutCache
     quota_pools: int
+    hot_per_second: int
+    hot_rate_limit_per_minute: int
     auth_mode: AuthMode
     allow_anonymous: bool
     jwt_issuer: str
@@ -167,6 +169,8 @@ _PARSERS = {
     "rate_limit_per_minute": _positive,
     "limits_without_cache": _without_cache,
     "quota_pools": _pools,
+    "hot_per_second": _positive,
+    "hot_rate_limit_per_minute": _natural,
     "auth_mode": _auth_mode,
     "allow_anonymous": _boolean,
     "jwt_issuer": _issuer,

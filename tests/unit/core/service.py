@@ -9,6 +9,7 @@ import base64
 import json
 import random
 import re
+from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -24,7 +25,8 @@ from functions.write_api.app import app as write_app
 from tallymark.counts import ProcessCache, Sources
 from tallymark.errors import TallymarkError, Unavailable
 from tallymark.events import AddEvent, ViewEvent
-from tallymark.fold import Change
+from tallymark.fold import Change, fold
+from tallymark.hot import LikerBuckets
 from tallymark.identity import service_key
 from tallymark.lists import Page
 from tallymark.model import Count, Counter, HourlyMetric, Like, LikeKey, Stamp, Target, day_of_label
@@ -32,9 +34,11 @@ from tallymark.quotas import ProcessMarks, Quotas
 from tallymark.runtime import openapi, wiring
 from tallymark.runtime.contract import OPERATIONS, Operation
 from tallymark.settings import Settings
+from tallymark.sketch import Summary
 from tallymark.storage.dynamodb import Item
 from tallymark.storage.event_stream import item_of, read_event
 from tallymark.storage.quota_table import QuotaTable
+from tallymark.top import Grain, TopMetric, additions
 from tests.e2e.issuer import jwk, signed
 from tests.property.quota_steps import InTurn
 from tests.simulation.dynamodb import Database, Table
@@ -65,6 +69,8 @@ _ENVIRONMENT = {
     "RATE_LIMIT_PER_MINUTE": "100",
     "LIMITS_WITHOUT_CACHE": "open",
     "QUOTA_POOLS": "3",
+    "HOT_PER_SECOND": "300",
+    "HOT_RATE_LIMIT_PER_MINUTE": "0",
     "AUTH_MODE": "open",
     "ALLOW_ANONYMOUS": "true",
     "JWT_ISSUER": ISSUER,
@@ -189,6 +195,12 @@ class MemoryCounts:
                 by_reaction[key.reaction] = by_reaction.get(key.reaction, 0) + 1
         return Count(by_reaction, NOW_MS - 7)
 
+    def count(self, target: Target, *, consistent: bool) -> Count:
+        self.asked.append(consistent)
+        if target in self.unknown:
+            raise Unavailable("made up")
+        return self._count(target)
+
     def total(self, counter: Counter, *, consistent: bool) -> dict[str, int]:
         self.ping()
         total = dict.fromkeys(counter.slots, 0)
@@ -208,7 +220,30 @@ class MemoryCounts:
         return days
 
     def each(self, asked: Sequence[Any], read: Callable[[Any], Any]) -> list[Any]:
-        return [None if isinstance(self.fault, Unavailable) else read(key) for key in asked]
+        def one(key: Any) -> Any:
+            try:
+                return None if isinstance(self.fault, Unavailable) else read(key)
+            except Unavailable:
+                return None
+
+        return [one(key) for key in asked]
+
+
+class MemoryTop:
+    """Top lists that follow the records at once, of whatever period they are asked for."""
+
+    def __init__(self, likes: MemoryLikes, events: MemoryEvents) -> None:
+        self._likes, self._events = likes, events
+
+    def between(
+        self, metric: TopMetric, item_type: str | None, _grain: Grain, _first: int, _last: int
+    ) -> list[Summary[Target]]:
+        liked = Tally(key.target for key in self._likes.standing)
+        viewed = Tally[Target]()
+        for addition in additions(fold(self._events.changes())):
+            viewed[addition.target] += addition.number
+        bounds = liked if metric == "likes" else viewed
+        return [Summary({target: n for target, n in bounds.items() if item_type in (None, target.item_type)})]
 
 
 class Cache:
@@ -253,6 +288,7 @@ class Service:
     clock_s: float = 0.0
     now_ms: int = NOW_MS
     quotas_database: Database = field(default_factory=lambda: Database([Table("quotas", ("pk", "sk"))]))
+    hot: set[Target] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.events = MemoryEvents()
@@ -275,6 +311,9 @@ class Service:
             "quotas": lambda: quotas,
             "valkey_server": lambda: None,
             "secret": lambda: SECRET,
+            "top_table": lambda: MemoryTop(self.likes, self.events),
+            "hot_items": lambda: self.hot,
+            "liker_buckets": lambda: LikerBuckets(self.settings.liker_buckets),
             "dynamodb": _no_client,
             "time": clock,
         }.items():

@@ -114,6 +114,14 @@ def test_an_older_count_never_overwrites_a_newer_one_in_the_process() -> None:
     assert cache.get(A, 201) == count(6, as_of_ms=200)
 
 
+def test_what_is_hot_stays_in_the_process_longer_than_a_short_age() -> None:
+    cache = ProcessCache[Target, Count](0, {A})
+    for target in (A, B):
+        cache.put(target, count(6, as_of_ms=100))
+    assert [cache.get(A, 100 + counts.HOT_AGE_MS - age) is not None for age in (1, 0)] == [True, False]
+    assert cache.get(B, 100) is None
+
+
 def test_the_process_keeps_the_counts_that_were_put_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "_MAX_PROCESS_COUNTS", 2)
     cache = ProcessCache[Target, Count](TTL_MS)

@@ -14,6 +14,7 @@ from infra.local.template import load
 from tallymark.aggregation import Parked
 from tallymark.errors import Unavailable
 from tallymark.fold import Lane
+from tallymark.hot import LikerBuckets
 from tallymark.model import Counter, Like, LikeKey, Stamp, Target
 from tallymark.storage.counter_table import CounterTable
 from tallymark.storage.event_table import HeldTable
@@ -44,7 +45,7 @@ class Client:
 
 
 def like_table(client: Any) -> LikeTable:
-    return LikeTable(client, "likes", ThreadPoolExecutor(1), 1)
+    return LikeTable(client, "likes", ThreadPoolExecutor(1), LikerBuckets(1))
 
 
 def counter_table(client: Any) -> CounterTable:

@@ -18,6 +18,7 @@ from tallymark.identifiers import (
 from tallymark.limits import MAX_CALLS, MAX_WINDOW_S
 from tallymark.quotas import MAX_EXPIRY_S
 from tallymark.reactions import MAX_EMOJI_BYTES, WORD_PATTERN
+from tallymark.top import TopMetric, TopWindow
 from tallymark.views import VISITORS_ERROR, ViewWindow
 
 Schema = dict[str, Any]
@@ -42,6 +43,9 @@ VIEW_WINDOWS: tuple[ViewWindow, ...] = ("all", "24h", "7d", "30d")
 SERIES_METRICS: tuple[Literal["likes", "views"], ...] = ("likes", "views")
 DEFAULT_SERIES_HOURS = 24
 MAX_SERIES_HOURS = 744  # 31 days
+TOP_METRICS: tuple[TopMetric, ...] = ("likes", "views")
+TOP_WINDOWS: tuple[TopWindow, ...] = ("24h", "1h", "7d", "all")
+DEFAULT_TOP = 10
 
 _ID_PATTERN = r"^(?!\.{1,2}$)[^\x00-\x1f\x7f-\x9f]+$"
 _TIME_EXAMPLE = "2026-01-31T12:00:00.000Z"
@@ -453,6 +457,40 @@ SERIES = Operation(
     ),
     public=True,
 )
+TOP = Operation(
+    "GET",
+    "/v1/top",
+    "The items most liked or viewed",
+    _object(
+        {
+            "top": _list(
+                _object(
+                    {
+                        "item_type": ITEM_TYPE,
+                        "item_id": TEXT_ITEM_ID,
+                        "count": {"type": "integer", "minimum": 1, "description": "Exact.", "examples": [5]},
+                    }
+                )
+            ),
+            "approximate": {
+                "type": "boolean",
+                "description": "false: these are proven to be the first. true: another item may belong among them.",
+            },
+        }
+    ),
+    "What was added within the window, less what was taken back; bots do not count. Largest first, and equal ones by "
+    "item_type, then item_id, in the order of their code points; only what is above 0. 1h and 24h go back to the "
+    "beginning of the hour of UTC that began 1 to 2 and 24 to 25 hours ago, 7d to the beginning of the day of UTC "
+    "7 days ago.",
+    tag="Views",
+    parameters=(
+        Parameter("item_type", {**ITEM_TYPE, "description": "All types, if left out."}),
+        Parameter("metric", {"type": "string", "enum": list(TOP_METRICS), "default": TOP_METRICS[0]}),
+        Parameter("window", {"type": "string", "enum": list(TOP_WINDOWS), "default": TOP_WINDOWS[0]}),
+        Parameter("limit", {"type": "integer", "minimum": 1, "maximum": MAX_ENTRIES, "default": DEFAULT_TOP}),
+    ),
+    public=True,
+)
 ADD = Operation(
     "POST",
     "/v1/counters/{name}/add",
@@ -677,6 +715,7 @@ OPERATIONS: tuple[Operation, ...] = (
     POST_VIEWS,
     GET_VIEWS,
     SERIES,
+    TOP,
     ADD,
     GET_COUNTER,
     ANONYMOUS,

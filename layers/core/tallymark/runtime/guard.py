@@ -10,7 +10,7 @@ from tallymark import limits
 from tallymark.errors import RateLimited
 from tallymark.identity import Actor
 from tallymark.limits import OWN_LIMIT, RATE_LIMIT_WINDOW_S, Logs, Taken, whole_seconds
-from tallymark.model import LimitKey
+from tallymark.model import LikeKey, LimitKey, Target
 
 from . import telemetry, wiring
 
@@ -39,18 +39,26 @@ class _Fallbacks:
 _fallbacks = _Fallbacks()
 
 
-def charge(service: str, actor: Actor, user_id: str) -> None:
+def charge(service: str, actor: Actor, key: LikeKey) -> None:
     """Takes one call from the user's window; RateLimited if there is none left."""
     if not actor.service:
-        taken = take(service, {user_id: 1})[user_id]
+        taken = take(service, {key.user_id: 1}, limit_on(key.target))[key.user_id]
         if not taken.granted:
             raise rate_limited(taken)
 
 
-def take(service: str, wanted: Mapping[str, int]) -> dict[str, Taken]:
+def limit_on(target: Target) -> int:
+    """How many calls a user may have made in any 60 s for one more on this item: fewer on a hot one, if so set."""
+    settings = wiring.settings()
+    stricter = settings.hot_rate_limit_per_minute
+    if stricter and target in wiring.hot_items():
+        return min(stricter, settings.rate_limit_per_minute)
+    return settings.rate_limit_per_minute
+
+
+def take(service: str, wanted: Mapping[str, int], limit: int) -> dict[str, Taken]:
     """As many of the calls that each user wants as that user may make now."""
     calls = {LimitKey(OWN_LIMIT, user_id): number for user_id, number in wanted.items()}
-    limit = wiring.settings().rate_limit_per_minute
     taken = _take(service, wiring.user_logs(), calls, limit, RATE_LIMIT_WINDOW_S)
     return {key.key: of_user for key, of_user in taken.items()}
 

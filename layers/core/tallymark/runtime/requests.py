@@ -101,10 +101,10 @@ def parse_optional_item_type(fields: Fields) -> str | None:
     return None if raw is None else parse_item_type(raw, "item_type")
 
 
-def parse_limit(query: Mapping[str, str]) -> int:
+def parse_limit(query: Mapping[str, str], default: int = DEFAULT_LIMIT) -> int:
     raw = query.get("limit")
     if raw is None:
-        return DEFAULT_LIMIT
+        return default
     if not _LIMIT.fullmatch(raw):
         raise InvalidRequest(f"must be a whole number from 1 to {MAX_ENTRIES}", "limit")
     return int(raw)

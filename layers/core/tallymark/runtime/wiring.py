@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Executor, ThreadPoolExecutor
 from threading import RLock
 from typing import Any, TypeVar, cast
 
 from tallymark import tokens
 from tallymark.counts import CountRows, K, ProcessCache, Sources, V
+from tallymark.hot import Detector, HotItems, LikerBuckets
 from tallymark.limits import MAX_WINDOW_S, RATE_LIMIT_WINDOW_S, Logs, ProcessWindows
 from tallymark.lists import Cursors
 from tallymark.model import Count, Target
@@ -27,6 +28,7 @@ from tallymark.storage.like_stream import LikeStream
 from tallymark.storage.like_table import LikeTable
 from tallymark.storage.parked_queue import ParkedQueue
 from tallymark.storage.quota_table import QuotaTable
+from tallymark.storage.top_table import HotTable, TopTable
 from tallymark.storage.valkey import (
     Form,
     ValkeyCounts,
@@ -35,9 +37,11 @@ from tallymark.storage.valkey import (
     ValkeyWindows,
     likes_form,
     sums_form,
+    top_form,
     views_form,
 )
 from tallymark.sums import Sum, SumRows
+from tallymark.top import Top, TopKey, TopLists, TopRows
 from tallymark.views import ViewCount, ViewRows, ViewWindow
 
 from .issuer import IssuerKeys, fetch
@@ -90,12 +94,42 @@ def dynamodb() -> Any:
 
 @_once
 def like_table() -> LikeTable:
-    return LikeTable(dynamodb(), settings().likes_table, executor(), settings().liker_buckets)
+    return LikeTable(dynamodb(), settings().likes_table, executor(), liker_buckets())
 
 
 @_once
 def counter_table() -> CounterTable:
     return CounterTable(dynamodb(), settings().counters_table, executor(), now_ms, settings().series_days)
+
+
+@_once
+def top_table() -> TopTable:
+    return TopTable(dynamodb(), settings().counters_table, executor())
+
+
+@_once
+def top_lists() -> TopLists:
+    return TopLists(top_table())
+
+
+@_once
+def hot_table() -> HotTable:
+    return HotTable(dynamodb(), settings().counters_table)
+
+
+@_once
+def hot_detector() -> Detector:
+    return Detector(hot_table(), settings().hot_per_second)
+
+
+@_once
+def hot_items() -> HotItems:
+    return HotItems(hot_table().buckets, now_ms)
+
+
+@_once
+def liker_buckets() -> LikerBuckets:
+    return LikerBuckets(settings().liker_buckets, hot_items().buckets, hot_table().widest)
 
 
 @_once
@@ -155,7 +189,7 @@ def valkey_server() -> ValkeyServer | None:
 
 @_once
 def count_sources() -> Sources[Target, Count]:
-    return _sources(counter_table(), likes_form(_cache_namespace()), settings().cache_ttl_ms)
+    return _sources(counter_table(), likes_form(_cache_namespace()), settings().cache_ttl_ms, hot_items())
 
 
 @_once
@@ -170,10 +204,16 @@ def sum_sources() -> Sources[str, Sum]:
     return _sources(SumRows(counter_table(), now_ms), sums_form(_cache_namespace()), settings().cache_ttl_ms)
 
 
-def _sources(rows: CountRows[K, V], form: Form[K, V], ttl_ms: int) -> Sources[K, V]:
+@_once
+def top_sources() -> Sources[TopKey, Top]:
+    rows = TopRows(top_table(), counter_table(), now_ms)
+    return _sources(rows, top_form(_cache_namespace()), settings().cache_ttl_ms)
+
+
+def _sources(rows: CountRows[K, V], form: Form[K, V], ttl_ms: int, hot: Container[K] = ()) -> Sources[K, V]:
     server = valkey_server()
     shared = ValkeyCounts(server, form, ttl_ms) if server else None
-    process = ProcessCache[K, V](min(ttl_ms, settings().process_cache_ttl_ms))
+    process = ProcessCache[K, V](min(ttl_ms, settings().process_cache_ttl_ms), hot)
     return Sources(process, shared, rows, now_ms, time.sleep)
 
 

@@ -9,6 +9,10 @@ counters  pk  type#id                     or +#name, of a named counter
           sk  view#all#row                and sum#all#row, of a named counter
           sk  likes-by-hour#day#row       and views-by-hour#day#row
           sk  verified                    when the reconciler last found the target's rows right, or wrong
+          sk  buckets                     the largest number of buckets that the target's likers were ever spread over
+          pk  ^metric#grain               top lists of likes or views, by hour, by day or of all time
+          sk  type#period#slot            or *#period#slot of all item types
+          pk  ^hot                        what the lanes say of hot items
 events    pk  event#view#=token           views that came in one call; ~ and 16 bytes in hex where it had no token
           pk  event#add#name#token        an addition to a named counter
           pk  parked#event id             claims of the parked consumer
@@ -28,7 +32,7 @@ import base64
 import hashlib
 import os
 
-from tallymark.model import Counter, LikeKey, LimitKey, Metric, Stamp, Target
+from tallymark.model import Counter, LikeKey, LimitKey, Metric, Stamp, Target, day_label
 
 ADJUSTMENT_ROW = "adj"
 VERIFIED = "verified"
@@ -38,6 +42,10 @@ VIEW_EVENT = "event#view#"
 ADD_EVENT = "event#add#"
 QUOTA, QUOTA_POOL, QUOTA_GRANT = "quota", "pool", "grant"
 MARK_PREFIX = "@"
+BUCKETS = "buckets"
+HOT = "^hot"  # no item type begins so
+RATES_PREFIX = "r@"
+BUCKETS_PREFIX = "b@"
 
 _SEPARATOR = "#"
 _ESCAPED = "\x1f"  # unit separator: no id can hold it (identifiers.py), so it can stand for the separator
@@ -140,6 +148,39 @@ def row_range(metric: Metric, labels: tuple[str, str] | None) -> tuple[str, str]
     return f"{metric}#{first}#", f"{metric}#{last}$"
 
 
+def top_key(metric: str, grain: str) -> str:
+    return f"^{metric}#{grain}"
+
+
+def top_sort_key(item_type: str | None, grain: str, period: int, slot: int) -> str:
+    return f"{item_type or '*'}#{_period_label(grain, period)}#{slot:02d}"
+
+
+def top_range(item_type: str | None, grain: str, first: int, last: int) -> tuple[str, str]:
+    """Between which sort keys, both included, lie the lists of the periods from one to another."""
+    return (
+        f"{item_type or '*'}#{_period_label(grain, first)}#",
+        f"{item_type or '*'}#{_period_label(grain, last)}$",
+    )
+
+
+def _period_label(grain: str, period: int) -> str:
+    if grain == "hour":
+        day, hour = divmod(period, 24)
+        return f"{day_label(day)}T{hour:02d}"
+    return day_label(period) if grain == "day" else "all"
+
+
+def rates_name(lane_id: str) -> str:
+    """The attribute in which a lane says how often its items are liked."""
+    return RATES_PREFIX + mark_name(lane_id)
+
+
+def buckets_name(lane_id: str) -> str:
+    """The attribute in which a lane says over how many buckets its hot items are spread."""
+    return BUCKETS_PREFIX + mark_name(lane_id)
+
+
 def view_event_key(token: str | None) -> str:
     """Of the caller's token, or one that no other call has."""
     return f"{VIEW_EVENT}={token}" if token is not None else f"{VIEW_EVENT}~{os.urandom(16).hex()}"
@@ -173,6 +214,10 @@ def cache_count_key(namespace: str, target: Target) -> str:
 
 def cache_views_key(namespace: str, target: Target, window: str) -> str:
     return f"{namespace}/views/{window}/{target_key(target)}"
+
+
+def cache_top_key(namespace: str, metric: str, window: str, item_type: str | None, limit: int) -> str:
+    return f"{namespace}/top/{metric}/{window}/{item_type or '*'}/{limit}"
 
 
 def cache_sum_key(namespace: str, name: str) -> str:

@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from tallymark.errors import TallymarkError, Unavailable
+from tallymark.hot import LikerBuckets
 from tallymark.lists import Page
 from tallymark.model import Like, LikeKey, Stamp, Target
 
@@ -39,7 +40,7 @@ _READ_AHEAD = 200  # items of a person's partition that one Query may read for a
 class LikeTable:
     """Puts, deletes and reads of likes."""
 
-    def __init__(self, client: DynamoDBClient, table: str, executor: Executor, buckets: int) -> None:
+    def __init__(self, client: DynamoDBClient, table: str, executor: Executor, buckets: LikerBuckets) -> None:
         self._client, self._table, self._executor, self._buckets = client, table, executor, buckets
         self._insert = f"INSERT INTO \"{table}\" VALUE {{'pk': ?, 'sk': ?, 'lk': ?, 'at': ?}}"
         self._delete = f'DELETE FROM "{table}" WHERE "pk" = ? AND "sk" = ? RETURNING ALL OLD *'  # noqa: S608 (our own table name)
@@ -112,7 +113,7 @@ class LikeTable:
         key = like.key
         return {
             **_key(key),
-            "lk": {"S": keys.likers_key(key.target, keys.bucket_of(key, self._buckets))},
+            "lk": {"S": keys.likers_key(key.target, keys.bucket_of(key, self._buckets.now(key.target)))},
             "at": {"B": keys.pack_stamp(like.stamp)},
         }
 
@@ -195,7 +196,7 @@ class LikeTable:
 
     def everyone(self, target: Target) -> Iterator[Like]:
         """Every like of an item, bucket by bucket, as its index shows them: half a read unit per 4 KB."""
-        for bucket in range(self._buckets):
+        for bucket in range(self._buckets.ever(target)):
             before: Stamp | None = None
             while True:
                 page = self.of_target(target, bucket, None, before, _READ_AT_ONCE)

@@ -18,6 +18,7 @@ from tallymark.limits import MAX_CALLS, Taken
 from tallymark.model import Count, LimitKey, Target
 from tallymark.quotas import MARK_LIFETIME_US, Mark
 from tallymark.sums import Sum
+from tallymark.top import Top, TopKey
 from tallymark.views import ViewCount, ViewWindow
 
 from . import keys
@@ -263,6 +264,19 @@ def sums_form(namespace: str) -> Form[str, Sum]:
         lambda name: keys.cache_sum_key(namespace, name),
         lambda found: str(found.value),
         lambda text, as_of_ms: Sum(int(text), as_of_ms),
+    )
+
+
+def top_form(namespace: str) -> Form[TopKey, Top]:
+    def write(top: Top) -> str:
+        return json.dumps([[[t.item_type, t.item_id, number] for t, number in top.entries], top.approximate])
+
+    def read(text: str, as_of_ms: int) -> Top:
+        entries, approximate = json.loads(text)
+        return Top(tuple((Target(kind, name), number) for kind, name, number in entries), approximate, as_of_ms)
+
+    return Form(
+        lambda key: keys.cache_top_key(namespace, key.metric, key.window, key.item_type, key.limit), write, read
     )
 
 
