@@ -26,7 +26,7 @@ compile = .venv/bin/uv pip compile --quiet --generate-hashes --universal --pytho
 .PHONY: help
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do \
-		printf '  make %-14s %s\n' "$$name" "$$text"; done
+		printf '  make %-17s %s\n' "$$name" "$$text"; done
 
 .PHONY: up
 up: .venv/.local ## Start the whole service here (ARGS="--port 8001 --parameter AuthMode=iam"); Ctrl-C stops it
@@ -88,6 +88,14 @@ bench-quotas: .venv/.dev ## Measure grants out of one row and out of pools
 .PHONY: bench-top
 bench-top: .venv/.dev ## Measure how many of the true top 100 the top lists know; fails below 0.98
 	@$(PY) -m tests.bench.top_recall $(ARGS)
+
+.PHONY: bench-storm
+bench-storm: .venv/.dev ## Send 200,000 views of one item; fails when the total is wrong, late or dear
+	@$(PY) -m tests.bench.view_storm $(ARGS)
+
+.PHONY: bench-strategies
+bench-strategies: .venv/.dev ## Compare the usual ways to count a hot item (ARGS=--write puts the figures into docs/)
+	@$(PY) -m tests.bench.strategies $(ARGS)
 
 # Proof of exactness: docs/exactness.md has what these showed.
 
