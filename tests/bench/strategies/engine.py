@@ -17,7 +17,7 @@ from botocore.config import Config
 from infra.local.cache import Cache
 from infra.local.deploy import deploy
 from infra.local.emulator import Emulator, aws_environment
-from tallymark.storage.dynamodb import connect
+from tallymark.storage import dynamodb
 from tests.bench.strategies.faults import Faults
 from tests.bench.strategies.ways import Engine
 
@@ -57,5 +57,7 @@ def running() -> Iterator[tuple[Engine, Callable[[], None]]]:
 
 
 def _client() -> Any:
-    """The functions' own, but no busy machine reaches its time-out: a repeat by the SDK would be a fault unasked for."""
-    return boto3.client("dynamodb", config=connect().meta.config.merge(Config(read_timeout=UNREACHED_S)))
+    """The functions' own, with a time-out that no busy machine reaches: a repeat by the SDK would be a fault."""
+    patient = dynamodb.patience().merge(Config(read_timeout=UNREACHED_S))
+    with patch.object(dynamodb, "patience", lambda: patient):
+        return dynamodb.connect()

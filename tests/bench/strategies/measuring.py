@@ -18,6 +18,7 @@ from tallymark.fold import Lane
 from tests.bench.strategies.faults import FATES, UNANSWERED, Fate, Faults, fates
 from tests.bench.strategies.ways import Aggregator, Engine, Folded, Strategy, lane_of
 from tests.bench.units import read_units, written
+from tests.faults.injection import Died
 from tests.integration.test_capacity import metered
 
 CLIENTS = 8
@@ -161,9 +162,13 @@ def _deliver_under_faults(engine: Engine, strategy: Folded, rng: random.Random) 
         back = rng.randint(0, MOST_RECORDS) if rng.random() < CUT_DIFFERENTLY else 0
         batch = lanes[lane][max(0, taken[lane] - back) : end]
         if rng.random() < MEETS_A_FAULT:
-            engine.faults.coming.extend(rng.choice(FATES).attempts)
+            engine.faults.coming.extend(rng.choice([fate.attempts for fate in FATES if fate.attempts]))
+        environment = rng.randrange(ENVIRONMENTS)
         try:
-            rng.choice(environments).take(batch, lane)
+            environments[environment].take(batch, lane)
+        except Died:
+            environments[environment] = Aggregator(engine)
+            continue
         except UNANSWERED:
             continue
         finally:
