@@ -58,12 +58,12 @@ def fast(engine: Engine, strategy: Strategy, calls: int) -> Run:
     if made_before:
         for number in range(calls):
             strategy.write(number)
-    numbers = iter(range(0 if made_before else calls))
+    numbers = iter(range(calls))
     with ExitStack() as meters:
         noted = [meters.enter_context(metered(client)) for client in (engine.client, engine.folder)]
         begun = time.perf_counter()
         with ThreadPoolExecutor(CLIENTS) as pool:
-            clients = [pool.submit(_client, strategy, numbers) for _ in range(CLIENTS)]
+            clients = [pool.submit(_client, strategy, numbers) for _ in range(0 if made_before else CLIENTS)]
             if isinstance(strategy, Folded):
                 _deliver(strategy, Aggregator(engine), lambda: all(client.done() for client in clients))
             for client in clients:
