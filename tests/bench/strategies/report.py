@@ -83,10 +83,12 @@ class Line:
 
 
 def setting(plan: Plan) -> str:
+    load = os.getloadavg()[0]
+    beside = ", beside other work" if load > 1 else ""
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     return (
         f"{CLIENTS} clients, {plan.calls:,} calls a round, median of {plan.rounds} rounds; {plan.faulted:,} calls with "
-        f"faults, seed {plan.seed}; {machine}, load {os.getloadavg()[0]:.1f}, {dt.datetime.now(dt.UTC).date()}"
+        f"faults, seed {plan.seed}; {machine}, load {load:.1f}{beside}, {dt.datetime.now(dt.UTC).date()}"
     )
 
 

@@ -303,7 +303,7 @@ WAYS = (
         "64 rows",
         ShardedRows,
         "`UpdateItem ADD` on one of 64 rows drawn at random; a read sums them",
-        "1,000 while the rows share a partition, 64,000 once it has been split for heat",
+        "1,000 while the rows share a partition; once it has been split for heat, up to the table's 40,000",
     ),
     Way(
         "row and record",
