@@ -32,6 +32,13 @@ class Fate:
     attempts: tuple[Attempt, ...]
     sent_twice: bool = False  # it succeeds, and whoever called does not learn it
 
+    @property
+    def effects(self) -> int:
+        """How often a call without a token takes effect, until it is answered."""
+        return (
+            1 + self.sent_twice + sum(attempt in ("reply lost", "times out", "dies after") for attempt in self.attempts)
+        )
+
 
 FATES = (
     Fate("fails before its effect, the library repeats it", 0.01, ("fails before",)),
@@ -93,11 +100,19 @@ class FaultyConnection(Connection):
 
     def __init__(self, *, faults: Faults, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]
-        self._faults = faults
+        self._faults, self._greeting = faults, False
         self._meets: Attempt | None = None
 
+    def on_connect(self) -> None:
+        """By commands of the library's own, which meet nothing."""
+        self._greeting = True
+        try:
+            super().on_connect()  # type: ignore[no-untyped-call]
+        finally:
+            self._greeting = False
+
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        if check_health:  # a command of the caller's, not one by which a connection is made
+        if not self._greeting:
             if not self._sock:
                 self.connect()  # type: ignore[no-untyped-call]
             self._meets = self._faults.next()
