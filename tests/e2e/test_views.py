@@ -28,6 +28,35 @@ def test_views_count_soon_in_the_total_in_each_window_and_in_their_hour(api: Api
     assert [sum(entry[name] for entry in series) for name in ("count", "bot_views")] == [4, 1]
 
 
+def test_each_visitor_counts_once_and_bots_and_unknown_people_do_not(api: Api, item: Item) -> None:
+    if api.cache is None:
+        pytest.skip("whether this stack has a cache is not known")
+    known = [{**item, "visitor_id": n} for n in (1, 2, "2", 3)]
+    api.post("/v1/views", {"views": [*known, item, {**item, "visitor_id": 4, "bot": True}]})
+    api.post("/v1/views", {"views": known})
+    for window in ("all", "24h", "7d", "30d"):
+        eventually(lambda window=window: api.get("/v1/views", **item, window=window)["visitors"], 3)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("api", ["in_process"], indirect=True)
+def test_visitors_outlive_the_cache(api: Api, item: Item) -> None:
+    """Until they are rebuilt they are not known; a view, or the schedule, has that done."""
+    assert api.cache is not None
+
+    def visitors() -> int | None:
+        found: int | None = api.get("/v1/views", **item)["visitors"]
+        return found
+
+    api.post("/v1/views", {"views": [{**item, "visitor_id": n} for n in range(3)]})
+    eventually(visitors, 3)
+    api.cache.stop()
+    eventually(visitors, None)
+    assert seen(api, item) == (3, 0)
+    api.post("/v1/views", {"views": [{**item, "visitor_id": 3}]})
+    api.cache.start()
+    eventually(visitors, 4)
+
+
 def test_a_like_is_counted_in_its_hour_and_its_unlike_takes_it_back(api: Api, item: Item, user: str) -> None:
     def liked() -> int:
         return sum(entry["count"] for entry in api.get("/v1/series", **item, hours=2)["series"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +45,25 @@ def record(
             "SequenceNumber": str(number),
             "SizeBytes": 60,
             "StreamViewType": "KEYS_ONLY",
+        },
+    }
+
+
+def event_record(item: dict[str, Any], created_s: float) -> dict[str, Any]:
+    """What the stream of events makes of an item of its table: binary values in base64."""
+    image = json.loads(json.dumps(item, default=lambda raw: base64.b64encode(raw).decode()))
+    number = next(_numbers)
+    return {
+        "eventID": f"event-{number}",
+        "eventName": "INSERT",
+        "eventSource": "aws:dynamodb",
+        "awsRegion": "us-east-1",
+        "dynamodb": {
+            "ApproximateCreationDateTime": created_s,
+            "Keys": {"pk": item["pk"]},
+            "NewImage": image,
+            "SequenceNumber": str(number),
+            "StreamViewType": "NEW_IMAGE",
         },
     }
 

@@ -22,20 +22,25 @@ from typing import Any
 import boto3
 import pytest
 
+from infra.local.cache import Cache
 from infra.local.deploy import session as own_session
 from infra.local.emulator import session
 from infra.local.functions import load_functions
 from infra.local.invoking import InProcess
 from infra.local.template import Scope, Template, deployed
 from tallymark.aggregation import Parked
+from tallymark.events import ViewEvent
 from tallymark.fold import lane
 from tallymark.model import Target
 from tallymark.runtime import wiring
+from tallymark.storage.event_stream import item_of
 from tallymark.storage.keys import RECONCILER_RUN
 from tallymark.storage.parked_queue import to_message
+from tallymark.storage.valkey import ValkeyServer
+from tallymark.views import View, gather
 from tests.faults.injection import Died
 from tests.integration.conftest import ROOT, STACK, new_target
-from tests.integration.streams import injected, lost_replies
+from tests.integration.streams import event_record, injected, lost_replies
 from tests.property.lambda_stream import GARBAGE, record
 from tests.unit.core.service import event_of
 from tests.unit.test_template import DOCUMENT, RESOURCES, listed, of_type, statements
@@ -53,6 +58,12 @@ MAPPINGS = {
             for table in ("LikesTable", "EventsTable")
         ),
         ("dynamodb:ListStreams", "*"),  # takes no resource
+    },
+    "VisitorsFunction": {
+        ("dynamodb:DescribeStream", "EventsTable/stream"),
+        ("dynamodb:GetRecords", "EventsTable/stream"),
+        ("dynamodb:GetShardIterator", "EventsTable/stream"),
+        ("dynamodb:ListStreams", "*"),
     },
     "ParkedFunction": {
         ("sqs:ChangeMessageVisibility", "ParkedQueue"),
@@ -158,6 +169,7 @@ class Ways:
 
     functions: dict[str, InProcess]
     calls: Calls
+    cache_url: str
     target: Target = field(default_factory=new_target)
 
     def take(self, function: str, event: dict[str, Any]) -> Any:
@@ -302,6 +314,27 @@ def reconciler(ways: Ways) -> None:
             ways.take("ReconcilerFunction", event)
 
 
+def visitors(ways: Ways) -> None:
+    """A view that comes, one that comes late, what is stored, and a reader who finds it vanished from Valkey."""
+    os.environ["CACHE_URL"] = ways.cache_url
+    try:
+        wiring.reset()
+        now_ms = wiring.now_ms()
+
+        def deliver(person: str, at_ms: int) -> None:
+            event = ViewEvent(at_ms, None, gather([View(ways.target, person)]))
+            ways.take("VisitorsFunction", {"Records": [event_record(item_of(event), at_ms / 1000)]})
+
+        deliver("ann", now_ms)
+        deliver("bob", now_ms - 21 * 3_600_000)
+        ways.take("VisitorsFunction", {"rebuild": True})
+        ValkeyServer(ways.cache_url).call(lambda client: [client.delete(k) for k in client.scan_iter("*/all/*")])
+        ways.api("ReadApiFunction", "GET", "/v1/views", query=f"item_type=post&item_id={ways.target.item_id}")
+    finally:
+        os.environ["CACHE_URL"] = ""
+        wiring.reset()
+
+
 WAYS: dict[str, Callable[[Ways], None]] = {
     "WriteApiFunction": write_api,
     "ReadApiFunction": read_api,
@@ -309,16 +342,17 @@ WAYS: dict[str, Callable[[Ways], None]] = {
     "AggregatorFunction": aggregator,
     "ParkedFunction": parked,
     "ReconcilerFunction": reconciler,
+    "VisitorsFunction": visitors,
 }
 
 
 @pytest.fixture(scope="module")
-def calls(environment: dict[str, str]) -> Iterator[Calls]:
+def calls(environment: dict[str, str], valkey: Cache) -> Iterator[Calls]:
     """All functions after all their ways."""
     endpoint_url = environment["AWS_ENDPOINT_URL"]
     template = deployed(ROOT / "template.yaml", session(endpoint_url), STACK, endpoint_url)
     heard = Calls({physical_id: name for name, physical_id in template.scope.physical_ids.items()})
-    ways = Ways(load_functions(template), heard)
+    ways = Ways(load_functions(template), heard, valkey.url)
     boto3.setup_default_session()  # clients made from now on are listened to
     assert boto3.DEFAULT_SESSION is not None
     boto3.DEFAULT_SESSION.events.register("before-parameter-build", heard)

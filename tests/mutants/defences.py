@@ -55,6 +55,7 @@ LIKES = f"{CORE}/likes.py"
 LIMITS = f"{CORE}/limits.py"
 QUOTA_TABLE = f"{CORE}/storage/quota_table.py"
 QUOTAS = f"{CORE}/quotas.py"
+LIVE_SKETCHES = f"{CORE}/storage/live_sketches.py"
 RECONCILIATION = f"{CORE}/reconciliation.py"
 SIGNING = f"{CORE}/signing.py"
 SKETCH = f"{CORE}/sketch.py"
@@ -64,6 +65,8 @@ TOKENS = f"{CORE}/tokens.py"
 TOP = f"{CORE}/top.py"
 TOP_TABLE = f"{CORE}/storage/top_table.py"
 VALKEY = f"{CORE}/storage/valkey.py"
+VISITOR_TABLES = f"{CORE}/storage/visitor_tables.py"
+VISITORS = f"{CORE}/visitors.py"
 
 EVENT_STREAM = f"{CORE}/storage/event_stream.py"
 EVENT_TESTS = "tests/integration/test_events.py"
@@ -88,6 +91,8 @@ TOP_ENGINE = "tests/integration/test_top.py"
 TOP_PROPERTIES = "tests/property/test_top.py"
 TOP_TESTS = "tests/unit/core/test_top.py"
 VALKEY_TESTS = "tests/integration/test_valkey.py"
+VISITORS_STORED = "tests/integration/test_visitors.py"
+VISITORS_TESTS = "tests/property/test_visitors.py"
 
 # --- each record once ------------------------------------------------------------------------------------------
 
@@ -450,8 +455,8 @@ EVENTS = [
         [
             Edit(
                 TEMPLATE,
-                """'{"eventName":["INSERT"],"dynamodb\"""",
-                """'{"eventName":["INSERT","REMOVE"],"dynamodb\"""",
+                """'{"eventName":["INSERT"],"dynamodb":{"Keys":{"pk":{"S":[{"prefix":"event#"}""",
+                """'{"eventName":["INSERT","REMOVE"],"dynamodb":{"Keys":{"pk":{"S":[{"prefix":"event#"}""",
             )
         ],
         [f"{TEMPLATE_TESTS}::test_the_streams_are_delivered_as_exact_counting_needs_it"],
@@ -1492,6 +1497,171 @@ TOP_LISTS = [
     ),
 ]
 
+# --- no visitor is lost ----------------------------------------------------------------------------------------
+
+SKETCHES = [
+    Defence(
+        "late-gate",
+        "A view older than what counts as stored is late; taken like another, a flush would lose it for good.",
+        [Edit(LIVE_SKETCHES, "if ARGV[1] == '' and ARGV[3] == '' and tonumber", "if false and tonumber")],
+        [f"{VISITORS_TESTS}::test_a_view_that_comes_late_is_stored_before_it_is_acknowledged"],
+    ),
+    Defence(
+        "late-stored",
+        "A late view is stored before it is acknowledged; no replay would bring it back.",
+        [Edit(VISITORS, "    return settle(stores, eras, lambda: False)\n", "    return True\n")],
+        [f"{VISITORS_TESTS}::test_a_view_that_comes_late_is_stored_before_it_is_acknowledged"],
+    ),
+    Defence(
+        "late-first",
+        "Views are late before what is unstored is listed; one that came between would be in no snapshot.",
+        [Edit(VISITORS, "eras = stores.live.late_before(since_ms)", "eras = stores.live.late_before(0)")],
+        [f"{VISITORS_TESTS}::test_a_view_that_comes_while_all_is_stored_is_late_already"],
+    ),
+    Defence(
+        "late-era",
+        "A sketch is taken for stored only in the era that the late view went into.",
+        [
+            Edit(
+                LIVE_SKETCHES,
+                "if not whole or era ~= ARGV[1] then return {'ended'} end",
+                "if not whole then return {'ended'} end",
+            )
+        ],
+        [f"{VISITORS_TESTS}::test_a_late_view_is_not_taken_for_stored_by_an_era_that_never_had_it"],
+    ),
+    Defence(
+        "late-eras",
+        "Of the eras that took parts of a late view, the first must still stand; the last lacks what came before.",
+        [Edit(VISITORS, "eras.setdefault(sketch, added.era)  #", "eras[sketch] = added.era  #")],
+        [f"{VISITORS_TESTS}::test_late_views_of_one_sketch_that_two_eras_took_are_added_again"],
+    ),
+    Defence(
+        "forget-first",
+        "A replay ends the eras before it says that it was begun; else, dying between the two, none is made.",
+        [
+            Edit(
+                VISITORS,
+                "            stores.live.forget()  # first: dying between the two, the next turn comes here again\n"
+                "            turn = stores.log.restart(turn, now_ms)\n",
+                "            turn = stores.log.restart(turn, now_ms)\n            stores.live.forget()\n",
+            )
+        ],
+        [f"{VISITORS_TESTS}::test_a_replay_that_was_asked_for_is_made_however_often_it_dies"],
+    ),
+    Defence(
+        "sketch-changed",
+        "A sketch leaves the book as it was stored; one that has changed since stays there.",
+        [Edit(LIVE_SKETCHES, "if number == ARGV[3] then", "if true then")],
+        [f"{VISITORS_TESTS}::test_what_is_added_while_a_sketch_is_stored_is_stored_next"],
+    ),
+    Defence(
+        "sketch-condition",
+        "A snapshot is replaced only as it was read; else a poorer one replaces a fuller.",
+        [
+            Edit(
+                VISITOR_TABLES,
+                '"ConditionExpression": "version = :before"',
+                '"ConditionExpression": "version <> :before OR version = :before"',
+            )
+        ],
+        [f"{VISITORS_STORED}::test_a_snapshot_is_replaced_only_as_it_was_read"],
+    ),
+    Defence(
+        "sketch-merged",
+        "A live sketch is merged with its snapshot before it replaces it; those of before it vanished would be gone.",
+        [
+            Edit(
+                LIVE_SKETCHES,
+                "if ARGV[3] ~= '' then merge(key, ARGV[3]) end\nreturn {'live'",
+                "return {'live'",
+            )
+        ],
+        [f"{VISITORS_TESTS}::test_what_is_added_to_a_vanished_sketch_is_stored_together_with_those_of_before"],
+    ),
+    Defence(
+        "sketch-unsure",
+        "A sketch that was begun anew is loaded before it is read; it holds the latest visitors alone.",
+        [Edit(LIVE_SKETCHES, "== 0 or is_unsure(change) then missing", "== 0 then missing")],
+        [f"{VISITORS_TESTS}::test_what_is_stored_may_vanish_and_is_loaded"],
+    ),
+    Defence(
+        "sketch-kinds",
+        "In a window, sets are counted together with the HyperLogLogs; else the days with few visitors have none.",
+        [Edit(LIVE_SKETCHES, "unpack(members(sets)))\n  end\n  return redis", "'')\n  end\n  return redis")],
+        [f"{VISITORS_TESTS}::test_sketches_of_both_kinds_are_stored_loaded_and_united"],
+    ),
+    Defence(
+        "sketch-reader",
+        "A reader loads no snapshot that is older than what was stored meanwhile.",
+        [Edit(LIVE_SKETCHES, " or (redis.call('HGET', book, '#stores') or '0') ~= ARGV[2]", "")],
+        [f"{VISITORS_TESTS}::test_a_reader_does_not_take_old_snapshots_for_all_that_is_stored"],
+    ),
+    Defence(
+        "sketch-vanished",
+        "An unstored sketch that has vanished ends the era; begun anew in silence, its visitors are lost.",
+        [Edit(LIVE_SKETCHES, "  if change and not exists then ended() return '' end\n", "")],
+        [f"{VISITORS_TESTS}::test_what_is_not_stored_and_has_vanished_is_found_missing"],
+    ),
+    Defence(
+        "sketch-server",
+        "Another server, or one that started again, may lack the last moments, and ends the era.",
+        [Edit(LIVE_SKETCHES, "if not known[1] or known[2] ~= server() then", "if not known[1] then")],
+        [f"{VISITORS_TESTS}::test_another_server_that_lacks_the_last_moments_is_found_out"],
+    ),
+    Defence(
+        "rebuild-era",
+        "A rebuild declares its own era whole, not one that another has begun since.",
+        [Edit(LIVE_SKETCHES, "if standing() ~= ARGV[1] then return 0 end\n", "")],
+        [f"{VISITORS_TESTS}::test_a_rebuild_that_was_taken_over_does_not_declare_the_other_whole"],
+    ),
+    Defence(
+        "stored-eras",
+        "What was lost while all was stored has not been stored, and is replayed.",
+        [Edit(VISITORS, " or stores.live.late_before(since_ms) != eras", "")],
+        [f"{VISITORS_TESTS}::test_a_flush_while_all_is_stored_is_not_taken_for_having_stored_all"],
+    ),
+    Defence(
+        "turn",
+        "Whose turn was taken over can no longer say that all is stored.",
+        [
+            Edit(
+                VISITOR_TABLES,
+                'ConditionExpression="turn = :turn"',
+                'ConditionExpression="turn <> :turn OR turn = :turn"',
+            )
+        ],
+        [f"{VISITORS_STORED}::test_whose_turn_was_taken_over_can_change_nothing"],
+    ),
+    Defence(
+        "gap-of-turns",
+        "After a long time without a turn, events are replayed: the stream may have forgotten some.",
+        [
+            Edit(
+                VISITORS,
+                "if again or since_ms is None or now_ms - max(since_ms, replayed_ms) > FORGOTTEN_MS:",
+                "if again or since_ms is None:",
+            )
+        ],
+        [f"{VISITORS_TESTS}::test_what_the_stream_forgot_while_no_turn_was_taken_is_replayed"],
+    ),
+    Defence(
+        "gap-of-stream",
+        "After a view that the stream kept for nearly as long as it can, events are replayed: others may be gone.",
+        [
+            Edit(
+                VISITORS,
+                "return now_ms - oldest_ms > FORGOTTEN_MS and oldest_ms >",
+                "return now_ms - oldest_ms < 0 and oldest_ms >",
+            )
+        ],
+        [
+            f"{VISITORS_TESTS}::"
+            "test_what_the_stream_forgot_while_turns_were_taken_is_replayed_when_the_next_view_is_so_late"
+        ],
+    ),
+]
+
 DEFENCES: list[Defence] = [
     *FOLDED_ONCE,
     *LANES,
@@ -1504,4 +1674,5 @@ DEFENCES: list[Defence] = [
     *CONFINED,
     *GRANTS,
     *TOP_LISTS,
+    *SKETCHES,
 ]

@@ -209,7 +209,25 @@ def test_the_streams_are_delivered_as_exact_counting_needs_it(
 
 
 def test_mappings_can_be_left_to_another_poller() -> None:
-    assert [s.settings["Enabled"] for s in resolved(StreamMapping="disabled").event_sources] == [False, False, False]
+    assert [s.settings["Enabled"] for s in resolved(StreamMapping="disabled").event_sources] == [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("parameters", "enabled"),
+    [({}, False), ({"CacheMode": "node"}, True), ({"CacheUrl": "valkey://localhost:6379"}, True)],
+)
+def test_visitors_are_fed_and_stored_where_there_is_a_valkey(parameters: dict[str, str], enabled: bool) -> None:
+    template = resolved(**parameters)
+    (source,) = (s for s in template.event_sources if s.function == "VisitorsFunction")
+    (schedule,) = (s for s in template.schedules if s.function == "VisitorsFunction")
+    assert (source.settings["Enabled"], schedule.enabled) == (enabled, enabled)
+    assert source.settings["MaximumRetryAttempts"] == source.settings["MaximumRecordAgeInSeconds"] == -1
+
+
+def test_a_stream_has_two_readers_at_most() -> None:
+    """DynamoDB Developer Guide: more than two on a shard may be throttled."""
+    arns = [source.arn for source in resolved().event_sources if "StartingPosition" in source.settings]
+    assert sorted(map(arns.count, set(arns))) == [1, 2]
 
 
 # --- roles -----------------------------------------------------------------------------------------------------
@@ -264,6 +282,11 @@ CALLS = {
         "dynamodb:DescribeStream", "dynamodb:GetItem", "dynamodb:GetRecords", "dynamodb:GetShardIterator",
         "dynamodb:PutItem", "dynamodb:Query", "dynamodb:Scan", "dynamodb:UpdateItem", "sqs:GetQueueAttributes",
     },
+    "VisitorsRole": {
+        "dynamodb:BatchGetItem", "dynamodb:DescribeStream", "dynamodb:GetItem", "dynamodb:GetRecords",
+        "dynamodb:GetShardIterator", "dynamodb:ListStreams", "dynamodb:PutItem", "dynamodb:Scan",
+        "dynamodb:UpdateItem",
+    },
 }  # fmt: skip
 LOGS = {"logs:CreateLogStream", "logs:PutLogEvents"}
 
@@ -282,17 +305,18 @@ def test_roles_may_reach_the_network_only_where_there_is_a_cache() -> None:
         return {role for role, statement in found if "ec2:" in json.dumps(statement["Action"])}
 
     assert with_network() == set()
-    assert with_network(CacheMode="serverless") == {"WriteApiRole", "ReadApiRole", "QuotaApiRole"}
+    assert with_network(CacheMode="serverless") == {"WriteApiRole", "ReadApiRole", "QuotaApiRole", "VisitorsRole"}
 
 
 def test_only_those_that_count_or_correct_may_write_counters() -> None:
+    """And one that puts sketches beside them."""
     writes = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:PartiQLUpdate"}
     writers = {
         role
         for role, statement in statements(resolved())
         if "CountersTable" in json.dumps(statement["Resource"]) and writes & set(listed(statement["Action"]))
     }
-    assert writers == {"AggregatorRole", "ParkedRole", "ReconcilerRole"}
+    assert writers == {"AggregatorRole", "ParkedRole", "ReconcilerRole", "VisitorsRole"}
 
 
 # --- outputs and nested templates ------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from tallymark.storage.dynamodb import THREADS, connect, patience, transient_as_
 from tallymark.storage.event_table import AdjustmentTable, EventTable, HeldTable, RunTable
 from tallymark.storage.like_stream import LikeStream
 from tallymark.storage.like_table import LikeTable
+from tallymark.storage.live_sketches import ValkeySketches
 from tallymark.storage.parked_queue import ParkedQueue
 from tallymark.storage.quota_table import QuotaTable
 from tallymark.storage.top_table import HotTable, TopTable
@@ -40,13 +41,17 @@ from tallymark.storage.valkey import (
     top_form,
     views_form,
 )
+from tallymark.storage.visitor_tables import SketchTable, VisitorLog
 from tallymark.sums import Sum, SumRows
 from tallymark.top import Top, TopKey, TopLists, TopRows
 from tallymark.views import ViewCount, ViewRows, ViewWindow
+from tallymark.visitors import SketchedVisitors, Stores
 
 from .issuer import IssuerKeys, fetch
 
 R = TypeVar("R")
+
+_BACKGROUND_TIMEOUT_S = 2.0  # nobody waits for it, and sketches are up to 12 KB each
 
 _built: dict[str, Any] = {}
 _lock = RLock()  # two first calls at once must not build two of anything, such as two logs of one limit
@@ -195,7 +200,7 @@ def count_sources() -> Sources[Target, Count]:
 @_once
 def view_sources() -> Sources[tuple[Target, ViewWindow], ViewCount]:
     """Half as old as likes at most: a view is seen within 2 s, the way through the stream included."""
-    rows = ViewRows(counter_table(), None, now_ms)
+    rows = ViewRows(counter_table(), visitors(), now_ms)
     return _sources(rows, views_form(_cache_namespace()), settings().cache_ttl_ms // 2)
 
 
@@ -223,6 +228,34 @@ def quotas() -> Quotas:
     table = QuotaTable(dynamodb(), settings().quotas_table, executor(), pools)
     marks = ValkeyMarks(server, _cache_namespace()) if server else ProcessMarks(lambda: time.monotonic_ns() // 1000)
     return Quotas(table, marks, now_ms, time.sleep, random.Random(), pools)  # noqa: S311 (spreads, hides nothing)
+
+
+@_once
+def visitors() -> SketchedVisitors | None:
+    """Visitors as a reader asks for them; None without Valkey."""
+    if not settings().cache_url:
+        return None
+    server = ValkeyServer(settings().cache_url, binary=True)
+    return SketchedVisitors(ValkeySketches(server, _cache_namespace()), sketch_table())
+
+
+@_once
+def visitor_stores() -> Stores | None:
+    """Visitors as they are kept; None without Valkey."""
+    if not settings().cache_url:
+        return None
+    server = ValkeyServer(settings().cache_url, binary=True, timeout_s=_BACKGROUND_TIMEOUT_S)
+    return Stores(ValkeySketches(server, _cache_namespace()), sketch_table(), visitor_log())
+
+
+@_once
+def sketch_table() -> SketchTable:
+    return SketchTable(dynamodb(), settings().counters_table, executor(), settings().series_days)
+
+
+@_once
+def visitor_log() -> VisitorLog:
+    return VisitorLog(dynamodb(), settings().events_table)
 
 
 @_once

@@ -8,6 +8,7 @@ counters  pk  type#id                     or +#name, of a named counter
           sk  like#reaction#row           row 000 to 999, or `adj` for corrections
           sk  view#all#row                and sum#all#row, of a named counter
           sk  likes-by-hour#day#row       and views-by-hour#day#row
+          sk  visitors#label              a sketch of all, of day-2026-01-31 or of hour-2026-01-31T12
           sk  verified                    when the reconciler last found the target's rows right, or wrong
           sk  buckets                     the largest number of buckets that the target's likers were ever spread over
           pk  ^metric#grain               top lists of likes or views, by hour, by day or of all time
@@ -18,6 +19,7 @@ events    pk  event#view#=token           views that came in one call; ~ and 16 
           pk  parked#event id             claims of the parked consumer
           pk  held#lane                   the lane's records that were parked as unreadable
           pk  reconciler                  where its scheduled run stands
+          pk  visitors                    whose turn it is to store and to rebuild their sketches, and since when
 quotas    pk  name              sk quota        its limit, number of pools, version
           pk  name#pool         sk pool         free units
           pk  grant#name#token  sk grant        what a token holds; a name has no separator, and a token comes last
@@ -37,6 +39,7 @@ from tallymark.model import Counter, LikeKey, LimitKey, Metric, Stamp, Target, d
 ADJUSTMENT_ROW = "adj"
 VERIFIED = "verified"
 RECONCILER_RUN = "reconciler"
+VISITORS_TURN = "visitors"
 LIKE_METRIC = "like#"
 VIEW_EVENT = "event#view#"
 ADD_EVENT = "event#add#"
@@ -260,3 +263,39 @@ def parse_quota_due_sort_key(key: str) -> tuple[int, str]:
 def quota_due_after(now_ms: int) -> str:
     """Above every reservation whose time is over by now, and below all others."""
     return f"{now_ms + 1:013d}"
+
+
+# --- sketches of visitors ---------------------------------------------------------------------------------------
+# All keys of a group stand in one slot of a cluster, by the braces: its book, and what the scripts of
+# live_sketches.py append to the book's key: /era/label/target for a live sketch, /stored and /few for what it is
+# merged or counted with.
+
+
+def sketch_sort_key(label: str) -> str:
+    return f"visitors#{label}"
+
+
+def parse_sketch_sort_key(key: str) -> str:
+    """The label."""
+    return key.removeprefix("visitors#")
+
+
+def sketch_group(target: Target, groups: int) -> int:
+    """The group that a target's live sketches stand in."""
+    digest = hashlib.blake2b(target_key(target).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") % groups
+
+
+def cache_book_key(namespace: str, group: int) -> str:
+    return f"{namespace}/visitors/{{{namespace}/{group:02d}}}"
+
+
+def sketch_member(target: Target, label: str) -> str:
+    """A sketch's name in the book of its group, where other fields begin with #."""
+    return f"{label}/{target_key(target)}"
+
+
+def parse_sketch_member(member: str) -> tuple[Target, str]:
+    """Target and label."""
+    label, _, target = member.partition("/")
+    return parse_target_key(target), label

@@ -119,10 +119,21 @@ class ValkeyDown(Exception):
 
 
 class ValkeyServer:
-    """A connection that is made on first use and rests after a failure. Safe between threads."""
+    """A connection that is made on first use and rests after a failure. Safe between threads.
 
-    def __init__(self, url: str, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    `binary` answers bytes instead of text; a background job may give the server more time than a request.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        *,
+        binary: bool = False,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
         self._url, self._monotonic_s = url, monotonic_s
+        self._binary, self._timeout_s = binary, timeout_s
         self._client: Valkey | None = None
         self._scripts: dict[str, Any] = {}
         self._retry_at_s = 0.0
@@ -169,7 +180,8 @@ class ValkeyServer:
         raise ValkeyDown
 
     def _load(self, client: Valkey, script: str) -> str:
-        sha = str(client.script_load(script))
+        loaded = client.script_load(script)
+        sha = loaded.decode() if isinstance(loaded, bytes) else str(loaded)
         self._scripts[script] = sha
         return sha
 
@@ -181,8 +193,8 @@ class ValkeyServer:
 
             self._client = valkey.Valkey.from_url(
                 self._url,
-                decode_responses=True,
-                socket_timeout=_TIMEOUT_S,
+                decode_responses=not self._binary,
+                socket_timeout=self._timeout_s,
                 socket_connect_timeout=_TIMEOUT_S,
                 retry=Retry(NoBackoff(), 0),  # a call whose reply was lost may have counted: it is not sent twice
                 max_connections=64,

@@ -1,0 +1,197 @@
+"""What is kept of visitors in the tables: snapshots of sketches, the events to replay, and whose turn it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from tallymark import visitors
+from tallymark.errors import Unavailable
+from tallymark.model import Target
+from tallymark.visitors import Page, Rebuild, Sketch, Snapshot, Standing, Turn
+
+from . import keys
+from .dynamodb import Item, batch_get, spread, transient_as_unavailable
+from .event_stream import viewed_of
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+
+class SketchTable:
+    """Snapshots in the table of counters, beside the counts of their target."""
+
+    def __init__(self, client: DynamoDBClient, table: str, executor: Executor, series_days: int) -> None:
+        self._client, self._table, self._executor, self._series_days = client, table, executor, series_days
+
+    def get(self, sketches: Sequence[Sketch]) -> dict[Sketch, Snapshot]:
+        """Those of up to 100 that are stored, read consistently: a read unit per 4 KB."""
+        if not sketches:
+            return {}
+        found = batch_get(self._client, self._table, [_key(sketch) for sketch in sketches], consistent=True)
+        by_key = {(item["pk"]["S"], item["sk"]["S"]): item for item in found}
+        items = {sketch: by_key.get(_plain(_key(sketch))) for sketch in sketches}
+        return {
+            sketch: Snapshot(bytes(item["hll"]["B"]), bytes(item["version"]["B"]))
+            for sketch, item in items.items()
+            if item is not None
+        }
+
+    def put(self, changes: Sequence[tuple[Sketch, bytes, Snapshot | None]]) -> list[bool]:
+        """Per (sketch, bytes, what is stored as far as is known) whether it is stored now; a write unit per KB."""
+        return spread(self._executor, self._put, changes)
+
+    def _put(self, change: tuple[Sketch, bytes, Snapshot | None]) -> bool:
+        sketch, data, before = change
+        version = os.urandom(8)
+        item: Item = {**_key(sketch), "hll": {"B": data}, "version": {"B": version}}
+        if (expiry_s := visitors.expiry_s(sketch.label, self._series_days)) is not None:
+            item["ttl"] = {"N": str(expiry_s)}
+        unchanged: dict[str, Any] = (
+            {"ConditionExpression": "attribute_not_exists(pk)"}
+            if before is None
+            else {
+                "ConditionExpression": "version = :before",
+                "ExpressionAttributeValues": {":before": {"B": before.version}},
+            }
+        )
+        with transient_as_unavailable():
+            try:
+                self._client.put_item(TableName=self._table, Item=item, **unchanged)
+            except self._client.exceptions.ConditionalCheckFailedException:
+                return False  # also where an attempt of this call landed: it is then stored once more
+        return True
+
+    def between(self, target: Target, first: str, last: str) -> dict[str, bytes]:
+        """By label the snapshots of a target, from one label to another: one consistent Query, a unit per 4 KB."""
+        request: dict[str, Any] = {
+            "TableName": self._table,
+            "KeyConditionExpression": "pk = :target AND sk BETWEEN :first AND :last",
+            "ExpressionAttributeValues": {
+                ":target": {"S": keys.target_key(target)},
+                ":first": {"S": keys.sketch_sort_key(first)},
+                ":last": {"S": keys.sketch_sort_key(last)},
+            },
+            "ConsistentRead": True,
+        }
+        found: dict[str, bytes] = {}
+        while True:
+            with transient_as_unavailable():
+                answer = self._client.query(**request)
+            for item in answer["Items"]:
+                found[keys.parse_sketch_sort_key(item["sk"]["S"])] = bytes(item["hll"]["B"])
+            if "LastEvaluatedKey" not in answer:
+                return found
+            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+
+class VisitorLog:
+    """The views that the table of events still has, and the item that says whose turn it is."""
+
+    def __init__(self, client: DynamoDBClient, table: str) -> None:
+        self._client, self._table = client, table
+        self._turn = {"pk": {"S": keys.VISITORS_TURN}}
+
+    def events(self, since_ms: int, cursor: str | None) -> Page:
+        """The next views accepted at or after a moment: a page of the table, of 1 MB or 256 read units.
+
+        Read consistently: what a stream brought before is there.
+        """
+        start: dict[str, Any] = {} if cursor is None else {"ExclusiveStartKey": {"pk": {"S": cursor}}}
+        with transient_as_unavailable():
+            answer = self._client.scan(
+                TableName=self._table,
+                FilterExpression="begins_with(pk, :views) AND #at >= :since",
+                ExpressionAttributeNames={"#at": "at"},
+                ExpressionAttributeValues={":views": {"S": keys.VIEW_EVENT}, ":since": {"N": str(since_ms)}},
+                ConsistentRead=True,
+                **start,
+            )
+        last = answer.get("LastEvaluatedKey")
+        return Page([viewed_of(item) for item in answer["Items"]], last["pk"]["S"] if last is not None else None)
+
+    # --- turns ---
+
+    def standing(self) -> Standing:
+        """How far everything is stored. One read unit."""
+        with transient_as_unavailable():
+            answer = self._client.get_item(TableName=self._table, Key=self._turn, ConsistentRead=True)
+        return _standing(answer.get("Item", {}))
+
+    def take_turn(self, now_ms: int, until_ms: int) -> Turn | None:
+        """The turn until it is ended, or until a moment; None while another has it. One write unit, as all below."""
+        with transient_as_unavailable():
+            try:
+                answer = self._client.update_item(
+                    TableName=self._table,
+                    Key=self._turn,
+                    UpdateExpression="ADD turn :one SET busy = :until",
+                    ConditionExpression="attribute_not_exists(busy) OR busy < :now",
+                    ExpressionAttributeValues={
+                        ":one": {"N": "1"},
+                        ":now": {"N": str(now_ms)},
+                        ":until": {"N": str(until_ms)},
+                    },
+                    ReturnValues="ALL_NEW",
+                )
+            except self._client.exceptions.ConditionalCheckFailedException:
+                return None
+        item = answer["Attributes"]
+        rebuild = Rebuild(**json.loads(item["progress"]["S"])) if "progress" in item else None
+        return Turn(int(item["turn"]["N"]), _standing(item), rebuild)
+
+    def restart(self, turn: Turn, now_ms: int) -> Turn:
+        """Everything that is kept has to be replayed."""
+        self._update(turn, "SET since = :zero, replayed = :now REMOVE progress", {":zero": 0, ":now": now_ms})
+        return replace(turn, standing=Standing(0, now_ms), rebuild=None)
+
+    def save(self, turn: Turn, rebuild: Rebuild | None) -> Turn:
+        """How far a rebuild is; None: at its end."""
+        if rebuild is None:
+            self._update(turn, "REMOVE progress", {})
+        else:
+            self._update(turn, "SET progress = :progress", {":progress": json.dumps(asdict(rebuild))})
+        return replace(turn, rebuild=rebuild)
+
+    def move_on(self, turn: Turn, since_ms: int) -> None:
+        """Whatever was accepted before is stored."""
+        self._update(turn, "SET since = :since", {":since": since_ms})
+
+    def end(self, turn: Turn) -> None:
+        """Lets others have their turn; nothing if one has taken it."""
+        try:
+            self._update(turn, "REMOVE busy", {})
+        except Unavailable:
+            return  # it ends by itself
+
+    def _update(self, turn: Turn, expression: str, values: dict[str, int | str]) -> None:
+        """On condition that nobody has taken a turn since; else Unavailable."""
+        typed = {name: {"N": str(v)} if isinstance(v, int) else {"S": v} for name, v in values.items()}
+        with transient_as_unavailable():
+            try:
+                self._client.update_item(
+                    TableName=self._table,
+                    Key=self._turn,
+                    UpdateExpression=expression,
+                    ConditionExpression="turn = :turn",
+                    ExpressionAttributeValues={**typed, ":turn": {"N": str(turn.number)}},
+                )
+            except self._client.exceptions.ConditionalCheckFailedException as error:
+                raise Unavailable("another process keeps the visitors now; try again") from error
+
+
+def _standing(item: Item) -> Standing:
+    since_ms = int(item["since"]["N"]) if "since" in item else None
+    return Standing(since_ms, int(item["replayed"]["N"]) if "replayed" in item else 0)
+
+
+def _key(sketch: Sketch) -> Item:
+    return {"pk": {"S": keys.target_key(sketch.target)}, "sk": {"S": keys.sketch_sort_key(sketch.label)}}
+
+
+def _plain(key: Item) -> tuple[str, str]:
+    return key["pk"]["S"], key["sk"]["S"]
