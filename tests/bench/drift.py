@@ -22,16 +22,18 @@ import tempfile
 import threading
 import time
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
+from infra.local.invoking import FunctionFailed
 from infra.local.stack import Stack
+from tallymark.errors import Unavailable
 from tallymark.model import Target
 from tallymark.runtime import wiring
 from tallymark.storage import keys
@@ -39,6 +41,7 @@ from tallymark.storage import keys
 ITEM_TYPE = "drift"
 WATCHED = 40  # items made wrong that get no likes, so that each of their values is known
 _BATCH = 100
+TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -223,10 +226,9 @@ def watching(client: httpx.Client, quiet: set[str], wrong: dict[str, int]) -> It
 
 def _reconcile(stack: Stack, *, repair: bool) -> dict[str, Any]:
     """A full run, and what it left open once more, as `tallymark reconcile --all` does it."""
-    invoke = stack.functions["ReconcilerFunction"]
     whole: dict[str, Any] = {"found": [], "open": [], "checked": 0, "cursor": None}
     while True:
-        piece = invoke(json.dumps({"all": True, "cursor": whole["cursor"], "repair": repair}))
+        piece = _invoke(stack, {"all": True, "cursor": whole["cursor"], "repair": repair})
         whole = {
             "found": whole["found"] + piece["found"],
             "open": whole["open"] + piece["open"],
@@ -238,12 +240,27 @@ def _reconcile(stack: Stack, *, repair: bool) -> dict[str, Any]:
             break
     left = []
     for entry in whole["open"]:
-        answer = invoke(json.dumps({"item": {"item_type": entry["item_type"], "item_id": entry["item_id"]}}))
+        answer = _invoke(stack, {"item": {"item_type": entry["item_type"], "item_id": entry["item_id"]}})
         if answer["verdict"] == "drift":
             whole["found"].append(answer)
         elif answer["verdict"] != "exact":
             left.append(entry)
     return {**whole, "open": left}
+
+
+def _invoke(stack: Stack, event: dict[str, Any]) -> Any:
+    return _patiently(lambda: stack.functions["ReconcilerFunction"](json.dumps(event)))
+
+
+def _patiently(ask: Callable[[], Any]) -> Any:
+    """The reconciler's answer; a piece that failed is asked for again, as the command line does."""
+    for _ in range(TRIES - 1):
+        try:
+            return ask()
+        except (FunctionFailed, Unavailable) as failure:
+            print(f"  failed     {failure}; trying again", flush=True)
+            time.sleep(1)
+    return ask()
 
 
 def _repair_with_kills(plan: Plan, chance: random.Random) -> int:
@@ -276,9 +293,13 @@ def work(state: Path) -> None:
         def get_remaining_time_in_millis(self) -> int:
             return 900_000
 
+    def piece(cursor: str | None) -> str | None:
+        answer = _patiently(lambda: handler({"all": True, "cursor": cursor, "repair": True}, Context()))
+        return cast("str | None", answer["cursor"])
+
     cursor = json.loads(state.read_text()) if state.exists() else None
     while True:
-        cursor = handler({"all": True, "cursor": cursor, "repair": True}, Context())["cursor"]
+        cursor = piece(cursor)
         if cursor is None:
             return
         part = state.with_suffix(".part")
