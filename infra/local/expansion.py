@@ -78,7 +78,7 @@ def _function(name: str, spec: Mapping[str, Any], common: Mapping[str, Any]) -> 
 def _source(function: str, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
     if event["Type"] in SOURCES:
         return {name: _mapping(function, event)}
-    if event["Type"] == "Schedule" and set(event["Properties"]) == {"Schedule", "Input"}:
+    if event["Type"] == "Schedule" and {"Schedule", "Input"} <= set(event["Properties"]) <= {"Schedule", "Input", "State"}:
         return _schedule(function, name, event["Properties"])
     raise UnknownToUsError(f"an event of type {event['Type']}")
 
@@ -92,7 +92,11 @@ def _schedule(function: str, name: str, properties: Mapping[str, Any]) -> dict[s
     return {
         name: {
             "Type": "AWS::Events::Rule",
-            "Properties": {"ScheduleExpression": properties["Schedule"], "Targets": [target]},
+            "Properties": {
+                "ScheduleExpression": properties["Schedule"],
+                **{name: value for name, value in properties.items() if name == "State"},
+                "Targets": [target],
+            },
         },
         f"{name}Permission": {
             "Type": "AWS::Lambda::Permission",

@@ -224,6 +224,13 @@ def test_visitors_are_fed_and_stored_where_there_is_a_valkey(parameters: dict[st
     assert source.settings["MaximumRetryAttempts"] == source.settings["MaximumRecordAgeInSeconds"] == -1
 
 
+def test_no_schedule_is_switched_by_what_sam_does_not_resolve() -> None:
+    events = [e for f in of_type("AWS::Serverless::Function").values() for e in f.get("Events", {}).values()]
+    schedules = [event["Properties"] for event in events if event["Type"] == "Schedule"]
+    assert schedules
+    assert not any("Enabled" in properties for properties in schedules)
+
+
 def test_a_stream_has_two_readers_at_most() -> None:
     """DynamoDB Developer Guide: more than two on a shard may be throttled."""
     arns = [source.arn for source in resolved().event_sources if "StartingPosition" in source.settings]
