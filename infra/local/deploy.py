@@ -30,6 +30,7 @@ from infra.local.template import Template, deployed, load
 if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient
     from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".tallymark"
@@ -60,9 +61,13 @@ def deploy(endpoint_url: str, stack_name: str, parameters: Mapping[str, str], ro
     """
     aws = session()
     template = load(root / "template.yaml")
-    _upload_artifacts(aws, endpoint_url, template, root)
+    s3 = aws.client("s3", endpoint_url=endpoint_url)
+    s3.create_bucket(Bucket=BUCKET)
+    _upload_artifacts(s3, endpoint_url, template, root)
+    # A template that is sent along has at most 51,200 bytes: CloudFormation API Reference, CreateChangeSet.
+    template_url = f"{endpoint_url}/{_upload(s3, json.dumps(expanded(template)).encode(), '.template')}"
     cloudformation = aws.client("cloudformation", endpoint_url=endpoint_url)
-    _apply(cloudformation, stack_name, json.dumps(expanded(template)), parameters)
+    _apply(cloudformation, stack_name, template_url, parameters)
     apply_what_is_dropped(endpoint_url, stack_name, root)
     stack = cloudformation.describe_stacks(StackName=stack_name)["Stacks"][0]
     return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
@@ -140,19 +145,22 @@ def zip_of_folder(folder: Path) -> bytes:
     return buffer.getvalue()
 
 
-def _upload_artifacts(aws: boto3.Session, endpoint_url: str, template: Mapping[str, Any], root: Path) -> None:
-    """Puts code, layer and nested templates into a bucket, and their addresses into `template`."""
-    s3 = aws.client("s3", endpoint_url=endpoint_url)
-    s3.create_bucket(Bucket=BUCKET)
+def _upload_artifacts(s3: S3Client, endpoint_url: str, template: Mapping[str, Any], root: Path) -> None:
+    """Puts code, layer and nested templates into the bucket, and their addresses into `template`."""
     for resource in template["Resources"].values():
         name = UPLOADED.get(resource["Type"])
         if name is None:
             continue
         content, suffix = _artifact(resource["Type"], root / resource["Properties"][name], root)
-        key = hashlib.sha256(content).hexdigest() + suffix
-        s3.put_object(Bucket=BUCKET, Key=key, Body=content)
         nested = resource["Type"] == "AWS::CloudFormation::Stack"
-        resource["Properties"][name] = f"{endpoint_url if nested else 's3:/'}/{BUCKET}/{key}"
+        resource["Properties"][name] = f"{endpoint_url if nested else 's3:/'}/{_upload(s3, content, suffix)}"
+
+
+def _upload(s3: S3Client, content: bytes, suffix: str) -> str:
+    """Bucket and key of the content, by what it is."""
+    key = hashlib.sha256(content).hexdigest() + suffix
+    s3.put_object(Bucket=BUCKET, Key=key, Body=content)
+    return f"{BUCKET}/{key}"
 
 
 def _artifact(kind: str, path: Path, root: Path) -> tuple[bytes, str]:
@@ -166,13 +174,15 @@ def _artifact(kind: str, path: Path, root: Path) -> tuple[bytes, str]:
 # --- the stack ----------------------------------------------------------------------------------------------
 
 
-def _apply(cloudformation: CloudFormationClient, stack_name: str, template: str, parameters: Mapping[str, str]) -> None:
+def _apply(
+    cloudformation: CloudFormationClient, stack_name: str, template_url: str, parameters: Mapping[str, str]
+) -> None:
     name = f"deploy-{time.time_ns()}"
     cloudformation.create_change_set(
         StackName=stack_name,
         ChangeSetName=name,
         ChangeSetType="UPDATE" if _exists(cloudformation, stack_name) else "CREATE",
-        TemplateBody=template,
+        TemplateURL=template_url,
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
         Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
     )

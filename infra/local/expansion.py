@@ -78,7 +78,11 @@ def _function(name: str, spec: Mapping[str, Any], common: Mapping[str, Any]) -> 
 def _source(function: str, name: str, event: Mapping[str, Any]) -> dict[str, Any]:
     if event["Type"] in SOURCES:
         return {name: _mapping(function, event)}
-    if event["Type"] == "Schedule" and {"Schedule", "Input"} <= set(event["Properties"]) <= {"Schedule", "Input", "State"}:
+    if event["Type"] == "Schedule" and {"Schedule", "Input"} <= set(event["Properties"]) <= {
+        "Schedule",
+        "Input",
+        "State",
+    }:
         return _schedule(function, name, event["Properties"])
     raise UnknownToUsError(f"an event of type {event['Type']}")
 
