@@ -23,7 +23,7 @@ def handler(event: dict[str, Any], _context: Any) -> dict[str, Any]:
         for message in event["Records"]:
             try:
                 counted = _settle(message["body"])
-            except (Unreadable, parking.Undecidable, Unavailable, ValueError, KeyError, TypeError) as error:
+            except (Unreadable, parking.Undecidable, Unavailable, ValueError, LookupError, TypeError) as error:
                 failures.append({"itemIdentifier": message["messageId"]})
                 telemetry.logger(SERVICE).warning(
                     "not settled", message_id=message["messageId"], reason=telemetry.kinds(error)

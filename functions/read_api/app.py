@@ -119,6 +119,7 @@ def get_views(call: Call) -> dict[str, Any]:
     query = call.query
     key = (parse_target(query), parse_view_window(query))
     found = _found(wiring.view_sources(), key)
+    _report_negative(found.people, found.bots)
     return {
         "views": found.people,
         "bot_views": found.bots,
@@ -212,9 +213,14 @@ def _age_ms(found: Dated) -> int:
     return max(0, wiring.now_ms() - found.as_of_ms)
 
 
-def _counted(target: Target, found: Count | None) -> dict[str, Any]:
-    if found is not None and min(found.by_reaction.values(), default=0) < 0:
+def _report_negative(*numbers: int) -> None:
+    if min(numbers, default=0) < 0:
         telemetry.count(app.service, "NegativeCount")  # it has an alarm: nothing hides it behind a 0
+
+
+def _counted(target: Target, found: Count | None) -> dict[str, Any]:
+    if found is not None:
+        _report_negative(*found.by_reaction.values())
     return {
         "item_id": target.item_id,
         "item_type": target.item_type,

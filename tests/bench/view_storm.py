@@ -204,8 +204,8 @@ def _rows(table: str, item: str) -> list[dict[str, Any]]:
         KeyConditionExpression="pk = :target",
         ExpressionAttributeValues={":target": {"S": keys.target_key(Target(ITEM_TYPE, item))}},
     )
-    items: list[dict[str, Any]] = answer["Items"]
-    return items
+    # Beside its rows, which have marks, an item has snapshots of its visitors.
+    return [item for item in answer["Items"] if any(name.startswith(keys.MARK_PREFIX) for name in item)]
 
 
 # --- the command ----------------------------------------------------------------------------------------------

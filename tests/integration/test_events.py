@@ -95,6 +95,17 @@ def test_an_event_expires_after_its_days(tables: Tables, events: EventTable) -> 
     assert int(item["ttl"]["N"]) == (NOW_MS + 7 * DAY_MS) // 1000
 
 
+def test_the_longest_events_fit_into_the_parked_queue(tables: Tables, handlers: Any) -> None:
+    """Parked change by change, each message with the whole record: more than one call takes."""
+    aggregate, _ = handlers
+    everything = [View(Target("t" * 32, f"{i:03d}" + "#" * 253), f"visitor {i}") for i in range(100)]
+    made = record(
+        tables, view_event(*everything, *(View(view.target, bot=True) for view in everything)), age_s=37 * 3600
+    )
+    assert aggregate(batch(made), Context())["batchItemFailures"] == []
+    wiring.sqs().purge_queue(QueueUrl=tables.outputs["ParkedQueueUrl"])
+
+
 # --- folded -----------------------------------------------------------------------------------------------------
 
 

@@ -134,10 +134,22 @@ def use_well(service: Service, api: httpx.Client) -> None:
         ("POST", "/v1/batch", {"operations": [{"action": "like", **like, "item_id": service.name("another item")}]}),
         ("POST", "/v1/counts", {"items": [item], "user_id": user}),
         ("POST", "/v1/has_liked", {"user_id": user, "item_type": "post", "item_ids": [item["item_id"]]}),
+        (
+            "POST",
+            "/v1/views",
+            {"views": [{**item, "visitor_id": service.name("visitor")}], "token": service.name("token")},
+        ),
+        ("POST", "/v1/counters/sold/add", {"amount": 1, "token": service.name("token of an addition")}),
+        ("PUT", "/v1/quotas/seats", {"limit": 5}),
+        ("POST", "/v1/quotas/seats/acquire", {"amount": 1, "token": service.name("token of a grant")}),
+        ("POST", "/v1/quotas/seats/release", {"token": service.name("token of a grant")}),
         ("POST", "/v1/limits/login/hit", {"key": service.name("limited"), "limit": 1, "window_seconds": 1}),
     ):
         assert api.request(method, path, json=body).status_code == 200
+    for path in ("/v1/count", "/v1/views", "/v1/series"):
+        assert api.get(path, params=item).status_code == 200
     assert api.get("/v1/count", params={**item, "fresh": "true"}).status_code == 200
+    assert api.get("/v1/top").status_code == 200
     assert api.get(f"/v1/items/post/{item['item_id']}/likers").status_code == 200
     page = api.get(f"/v1/users/{user}/likes", params={"limit": 1}).json()
     service.secrets["cursor"] = page["cursor"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
+from functions.read_api.app import app as read_app
 from tallymark.errors import Unavailable
 from tallymark.identity import new_anonymous
 from tallymark.model import format_time
-from tallymark.runtime import wiring
-from tests.unit.core.service import NOW_MS, SECRET, SERVICE_KEY, Answer, Service
+from tallymark.runtime import telemetry, wiring
+from tests.unit.core.service import NOW_MS, SECRET, SERVICE_KEY, Answer, Service, event_of
 
 ITEM = {"item_id": "456", "item_type": "post"}
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -169,11 +172,46 @@ def test_a_series_holds_each_hour_up_to_the_one_that_is_asked_for(service: Servi
 
 @pytest.mark.parametrize(
     ("query", "field"),
-    [({"hours": "0"}, "hours"), ({"hours": "745"}, "hours"), ({"hours": "1.0"}, "hours"), ({"until": "now"}, "until")],
+    [
+        ({"hours": "0"}, "hours"),
+        ({"hours": "745"}, "hours"),
+        ({"hours": "1.0"}, "hours"),
+        ({"until": "now"}, "until"),
+        ({"until": "0001-01-01T05:00:00Z"}, "until"),
+        ({"until": "1969-12-31T23:59:59.999Z"}, "until"),
+    ],
 )
 def test_a_series_has_bounds(service: Service, query: dict[str, str], field: str) -> None:
     assert service.call("GET", "/v1/series", query={**ITEM, **query}).error == (400, "invalid_request", field)
     assert service.call("GET", "/v1/series", query={**ITEM, "metric": "x"}).error == (400, "invalid_request", "metric")
+
+
+def test_a_series_reaches_from_before_1970_to_the_end_of_time(service: Service) -> None:
+    first = series(service, hours="744", until="1970-01-01T00:00:00Z")
+    assert (len(first), first[-1]["hour"]) == (744, "1970-01-01T00:00:00.000Z")
+    assert series(service, until="9999-12-31T23:59:59.999Z")[-1]["hour"] == "9999-12-31T23:00:00.000Z"
+
+
+def test_views_below_zero_raise_an_alarm_and_are_shown(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr(telemetry, "count", lambda _service, name, *_: counted.append(name))
+    monkeypatch.setattr(service.counts, "total", lambda _counter, **_: {"n": -1, "b": 0})
+    answer = read_app(event_of("GET", "/v1/views", urlencode(ITEM), None), None)
+    assert json.loads(answer["body"])["views"] == -1
+    assert counted == ["NegativeCount"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/counters/n"), ("POST", "/v1/counters/n/add"), ("POST", "/v1/views"), ("POST", "/v1/limits/n/hit")],
+)
+@pytest.mark.parametrize("query", ["a=1&a=2", "a=%zz"])
+def test_a_malformed_query_is_refused_also_where_none_is_looked_at(
+    service: Service, method: str, path: str, query: str
+) -> None:
+    body = {"views": [], "amount": 1, "token": "t", "key": "k", "limit": 1, "window_seconds": 1}
+    answer = service.call(method, path, query=query, body=None if method == "GET" else body)
+    assert answer.error[:2] == (400, "invalid_request")
 
 
 # --- named counters ---------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def operation(app: HttpApp, described: Operation) -> Callable[[Callable[[Call], 
             event = app.current_request.to_original_event()["event"]
             try:
                 call = Call(described, event, path)
-                if not described.parameters:
+                if not any(parameter.place == "query" for parameter in described.parameters):
                     call.query  # noqa: B018 (a malformed query is refused also where nothing in it is used)
                 result = view(call)
             except TallymarkError as error:

@@ -162,7 +162,7 @@ class AuditTables:
         targets, unchanged = [], 0
         for key, group in itertools.groupby(answer["Items"], lambda item: item["pk"]):
             items = list(group)
-            if key == begun:
+            if key == begun or not key["S"][0].isalpha():  # named counters and lists of the top are no targets
                 continue
             if last is not None and key == last["pk"]:  # the page may have cut it
                 items = list(self._items(key["S"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tallymark.aggregation import Parked
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs.literals import QueueAttributeNameType
 
 BATCH_MESSAGES = 10  # SQS API Reference, SendMessageBatch
+BATCH_BYTES = 256 * 1024  # a fourth of what SQS takes since 2025, all of what it took before
 _COUNTS: list[QueueAttributeNameType] = [
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesNotVisible",
@@ -31,10 +32,8 @@ class ParkedQueue:
 
     def put(self, parked: Sequence[Parked]) -> None:
         """Returns when all are stored; Unavailable otherwise. A repeat stores them twice, which settles once."""
-        for i in range(0, len(parked), BATCH_MESSAGES):
-            entries = [
-                {"Id": str(j), "MessageBody": to_message(p)} for j, p in enumerate(parked[i : i + BATCH_MESSAGES])
-            ]
+        for messages in _batches([to_message(one) for one in parked]):
+            entries = [{"Id": str(i), "MessageBody": message} for i, message in enumerate(messages)]
             with transient_as_unavailable():
                 answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)  # type: ignore[arg-type]
             if failed := answer.get("Failed"):
@@ -47,9 +46,25 @@ class ParkedQueue:
         return sum(int(number) for number in answer["Attributes"].values())
 
 
+def _batches(messages: Sequence[str]) -> Iterator[list[str]]:
+    """As few as hold them all. A message alone is never too long: an event has at most 100 views of 256-byte ids."""
+    batch: list[str] = []
+    size = 0
+    for message in messages:
+        length = len(message.encode())
+        if batch and (len(batch) == BATCH_MESSAGES or size + length > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += length
+    if batch:
+        yield batch
+
+
 def to_message(parked: Parked) -> str:
     part = {} if parked.part is None else {"part": parked.part}
-    return json.dumps({"reason": parked.reason, "lane_id": parked.lane_id, **part, "record": parked.record})
+    message = {"reason": parked.reason, "lane_id": parked.lane_id, **part, "record": parked.record}
+    return json.dumps(message, ensure_ascii=False)
 
 
 def from_message(body: str) -> Parked:
