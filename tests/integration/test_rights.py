@@ -24,7 +24,7 @@ import pytest
 
 from infra.local.cache import Cache
 from infra.local.deploy import session as own_session
-from infra.local.emulator import session
+from infra.local.emulator import Emulator, session
 from infra.local.functions import load_functions
 from infra.local.invoking import InProcess
 from infra.local.template import Scope, Template, deployed
@@ -39,12 +39,13 @@ from tallymark.storage.parked_queue import to_message
 from tallymark.storage.valkey import ValkeyServer
 from tallymark.views import View, gather
 from tests.faults.injection import Died
-from tests.integration.conftest import ROOT, STACK, new_target
+from tests.integration.conftest import ROOT, deployed_as, environment_of, new_target
 from tests.integration.streams import event_record, injected, lost_replies
 from tests.property.lambda_stream import GARBAGE, record
 from tests.unit.core.service import event_of
 from tests.unit.test_template import DOCUMENT, RESOURCES, listed, of_type, statements
 
+STACK = "rights-tests"
 SOURCES = ROOT / "layers/core/tallymark"
 Right = tuple[str, str]  # (action, resource)
 
@@ -344,6 +345,14 @@ WAYS: dict[str, Callable[[Ways], None]] = {
     "ReconcilerFunction": reconciler,
     "VisitorsFunction": visitors,
 }
+
+
+@pytest.fixture(scope="module")
+def environment(emulator: Emulator) -> Iterator[dict[str, str]]:
+    """Of a stack of its own: the reconciler looks at everything that other tests left."""
+    deployed_as(STACK, emulator)
+    with environment_of(STACK, emulator) as values:
+        yield values
 
 
 @pytest.fixture(scope="module")
