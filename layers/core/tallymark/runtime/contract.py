@@ -429,7 +429,7 @@ SERIES = Operation(
         {
             "item_id": TEXT_ITEM_ID,
             "item_type": ITEM_TYPE,
-            "metric": {"type": "string", "enum": list(SERIES_METRICS)},
+            "metric": {"type": "string", "enum": list(SERIES_METRICS), "examples": ["views"]},
             "series": _list(
                 _object(
                     {
@@ -496,7 +496,7 @@ ADD = Operation(
     "/v1/counters/{name}/add",
     "Add to a named counter",
     _object({"accepted": {"const": True}, "changed": _ADDED}),
-    "Safe to repeat: a known token adds nothing, whatever the amount.",
+    "Safe to repeat: a known token adds nothing, whatever the amount, which is any whole number but 0.",
     tag="Counters",
     parameters=(_NAME_PATH,),
     body=_object(
@@ -517,7 +517,13 @@ GET_COUNTER = Operation(
     "GET",
     "/v1/counters/{name}",
     "The value of a named counter",
-    _object({"name": {"type": "string"}, "value": {"type": "integer", "examples": [5]}, "age_ms": _AGE_MS}),
+    _object(
+        {
+            "name": {"type": "string", "examples": ["signups"]},
+            "value": {"type": "integer", "examples": [5]},
+            "age_ms": _AGE_MS,
+        }
+    ),
     "0 for one never used. Exact, also beyond 2^53.",
     tag="Counters",
     parameters=(_NAME_PATH,),
@@ -582,7 +588,14 @@ _QUOTA_NAME: Schema = {"type": "string", "pattern": NAME_PATTERN, "examples": ["
 _QUOTA_PATH = (Parameter("name", _QUOTA_NAME, required=True, place="path"),)
 _UNITS: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_SAFE_INTEGER}
 _REMAINING: Schema = {**_UNITS, "description": "What is free now.", "examples": [98]}
-_QUOTA = _object({"name": _QUOTA_NAME, "limit": {**_UNITS, "examples": [100]}, "used": _UNITS, "remaining": _REMAINING})
+_QUOTA = _object(
+    {
+        "name": _QUOTA_NAME,
+        "limit": {**_UNITS, "examples": [100]},
+        "used": {**_UNITS, "examples": [2]},
+        "remaining": _REMAINING,
+    }
+)
 
 
 def _token(example: str) -> Schema:
@@ -661,7 +674,7 @@ RELEASE = Operation(
     "false for a second release, an unknown token, or a reservation whose time was over.",
     tag="Quotas",
     parameters=_QUOTA_PATH,
-    body=_object({"token": _token("order-2")}),
+    body=_object({"token": _token("order-1")}),
     for_services=True,
     refusals=(404,),
 )
