@@ -475,6 +475,7 @@ TOP = Operation(
             "approximate": {
                 "type": "boolean",
                 "description": "false: these are proven to be the first. true: another item may belong among them.",
+                "examples": [False],
             },
         }
     ),

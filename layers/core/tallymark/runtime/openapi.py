@@ -12,8 +12,8 @@ from tallymark.settings import AuthMode
 from .contract import ERROR_ANSWER, OPERATIONS, Operation, Parameter, Schema, or_null
 
 _ABOUT = (
-    "Counts likes, views and quotas exactly: a like is idempotent per person, item and reaction, and what carries a token "
-    "counts once by it. Counts follow within 3 seconds; a person's own state is there at once."
+    "Counts likes, views and quotas exactly: a like is idempotent per person, item and reaction, and what carries a "
+    "token counts once by it. Counts follow within 3 seconds; a person's own state is there at once."
 )
 _ERRORS: dict[int, str] = {
     400: "`invalid_request`: the request is not well formed; `field` names what is at fault.",
