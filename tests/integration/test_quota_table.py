@@ -15,7 +15,7 @@ import pytest
 from infra.local.cache import Cache
 from tallymark import quotas
 from tallymark.errors import Conflict, Exhausted
-from tallymark.quotas import MARK_LIFETIME_US, Marks, ProcessMarks, Quotas
+from tallymark.quotas import MARK_LIFETIME_US, MAX_EXPIRY_S, Marks, ProcessMarks, Quotas
 from tallymark.runtime import wiring
 from tallymark.storage.quota_table import QuotaTable
 from tallymark.storage.valkey import ValkeyMarks, ValkeyServer
@@ -26,9 +26,14 @@ from tests.integration.streams import injected, lost_replies
 LIFETIME_S = MARK_LIFETIME_US / 1e6
 
 
-def over(tables: Tables, marks: Marks | None = None, pools: int = 3) -> Quotas:
+def over(tables: Tables, marks: Marks | None = None, pools: int = 3, later_ms: int = 0) -> Quotas:
+    """A process, and how much later it is there."""
     process = ProcessMarks(lambda: time.monotonic_ns() // 1000)
-    return Quotas(tables.quotas, marks or process, wiring.now_ms, time.sleep, random.Random(1), pools)
+
+    def now_ms() -> int:
+        return wiring.now_ms() + later_ms
+
+    return Quotas(tables.quotas, marks or process, now_ms, time.sleep, random.Random(1), pools)
 
 
 @pytest.fixture
@@ -117,15 +122,17 @@ def test_a_token_used_by_many_at_once_is_one_grant(tables: Tables, name: str) ->
 
 def test_reservations_that_fall_due_are_taken_back_once_by_whoever_comes(tables: Tables, name: str) -> None:
     here = over(tables)
-    quotas.put(here, name, 20)
-    for n in range(20):
-        quotas.acquire(here, name, f"reserved-{n}", 1, 1)
+    quotas.put(here, name, 100)
+    for n in range(100):
+        quotas.acquire(here, name, f"reserved-{n}", 1, MAX_EXPIRY_S)
     assert not granted(here, name, "early")
-    time.sleep(1.1)
+    tomorrow = over(tables, later_ms=MAX_EXPIRY_S * 1000)
     with ThreadPoolExecutor(16) as pool:
-        assert all(pool.map(lambda n: granted(here, name, f"late-{n}"), range(20)))
-    assert not granted(here, name, "too late")
-    assert quotas.state(here, name).used == 20
+        assert all(pool.map(lambda n: granted(tomorrow, name, f"late-{n}"), range(20)))
+    assert quotas.state(tomorrow, name).used == 20
+    assert granted(tomorrow, name, "rest", 80)
+    assert not granted(tomorrow, name, "too late")
+    assert quotas.state(tomorrow, name).used == 100
 
 
 def test_a_quota_keeps_its_pools_when_the_setting_changes(tables: Tables, name: str) -> None:
@@ -171,23 +178,35 @@ def write_units(client: Any) -> Iterator[list[float]]:
 # --- marks ------------------------------------------------------------------------------------------------------
 
 
+def seen(marks: ValkeyMarks, remaining: int) -> int | None:
+    """What is seen of a mark that is put; again where the machine was so slow that it was over."""
+    for _ in range(20):
+        marks.put("seats", remaining, marks.peek("seats"), MARK_LIFETIME_US)
+        if (found := marks.peek("seats").remaining) is not None:
+            return found
+    return None
+
+
 def test_a_mark_is_seen_by_all_and_ends_by_itself(marks: ValkeyMarks) -> None:
-    asked = marks.peek("seats")
-    marks.put("seats", 2**53 - 1, asked)
-    assert marks.peek("seats").remaining == 2**53 - 1
+    assert seen(marks, 2**53 - 1) == 2**53 - 1
     time.sleep(LIFETIME_S)
+    assert marks.peek("seats").remaining is None
+
+
+def test_a_mark_lives_as_long_as_it_was_given(marks: ValkeyMarks) -> None:
+    marks.put("seats", 0, marks.peek("seats"), 1_000)
+    time.sleep(0.002)
     assert marks.peek("seats").remaining is None
 
 
 def test_a_return_takes_the_mark_away_and_no_older_one_comes_after_it(marks: ValkeyMarks) -> None:
     asked = marks.peek("seats")
-    marks.put("seats", 0, asked)
+    marks.put("seats", 0, asked, MARK_LIFETIME_US)
     marks.clear("seats")
     assert marks.peek("seats").remaining is None
-    marks.put("seats", 0, asked)
+    marks.put("seats", 0, asked, MARK_LIFETIME_US)
     assert marks.peek("seats").remaining is None
-    marks.put("seats", 1, marks.peek("seats"))
-    assert marks.peek("seats").remaining == 1
+    assert seen(marks, 1) == 1
 
 
 def test_without_valkey_nothing_fails_and_nothing_is_remembered(tables: Tables, name: str) -> None:
@@ -212,8 +231,8 @@ def test_what_is_released_can_be_had_at_once_and_within_a_second_if_valkey_does_
     quotas.put(here, name, 1)
     for holder, next_one, process in (("a", "b", here), ("b", "c", deaf)):
         assert granted(here, name, holder)
-        assert not granted(here, name, next_one)
-        assert marks.peek(name).remaining == 0
+        # Again where the machine was so slow that the mark is over.
+        assert any(not granted(here, name, next_one) and marks.peek(name).remaining == 0 for _ in range(20))
         assert quotas.release(process, name, holder)
         if process is deaf:
             time.sleep(1.0)

@@ -1385,8 +1385,8 @@ GRANTS = [
         [
             Edit(
                 QUOTAS,
-                "    if _reclaim(quotas, name, ledger, amount - ledger.free):\n        return\n",
-                "",
+                "quiet_us = _reclaim(quotas, name, ledger, amount - ledger.free, began_ms)",
+                "quiet_us: int | None = MARK_LIFETIME_US",
             )
         ],
         [f"{QUOTA_TESTS}::test_a_reservation_ends_by_itself_unless_it_is_confirmed"],
@@ -1394,7 +1394,7 @@ GRANTS = [
     Defence(
         "mark-cleared",
         "A return takes the mark of a sold-out name away; else what was released is refused for a while.",
-        [Edit(QUOTAS, "    quotas.marks.clear(grant.name)\n", "")],
+        [Edit(QUOTAS, "    quotas.marks.clear(grants[0].name)\n", "")],
         [f"{QUOTA_TESTS}::test_what_is_added_takes_the_mark_away"],
     ),
     Defence(
@@ -1402,6 +1402,42 @@ GRANTS = [
         "A mark that was asked for before a return is not put after it; its pools were read before.",
         [Edit(QUOTAS, "if asked.at_us is not None and asked.at_us > self._cleared_us:", "if asked.at_us is not None:")],
         [f"{QUOTA_TESTS}::test_a_mark_counts_from_before_the_pools_were_read_and_never_after_a_return"],
+    ),
+    Defence(
+        "mark-ends",
+        "A mark ends before a reservation does, which clears nothing; else what that held is refused for a while.",
+        [
+            Edit(
+                QUOTAS,
+                "quotas.marks.put(name, ledger.free, mark, quiet_us)",
+                "quotas.marks.put(name, ledger.free, mark, MARK_LIFETIME_US)",
+            )
+        ],
+        [TIGHT],
+    ),
+    Defence(
+        "due-when-begun",
+        "What ends during a call is left to the next; else a call whose reservations end one by one is never done.",
+        [
+            Edit(
+                QUOTAS,
+                "return [grant for grant in noted if not grant.holds(began_ms)]",
+                "return [grant for grant in noted if not grant.holds(now_ms)]",
+            )
+        ],
+        [f"{QUOTA_TESTS}::test_a_quota_is_told_though_one_reservation_after_the_other_ends"],
+    ),
+    Defence(
+        "due-in-time",
+        "Taking back looks at the clock between its transactions; else slow ones add up past the request's end.",
+        [
+            Edit(
+                QUOTAS,
+                "        if _late(quotas, began_ms):\n            break\n        if _give_back",
+                "        if _give_back",
+            )
+        ],
+        [f"{QUOTA_TESTS}::test_who_finds_more_than_can_be_taken_back_in_time_is_told_to_try_again_and_gets_there"],
     ),
 ]
 

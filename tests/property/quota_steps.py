@@ -20,7 +20,7 @@ from typing import Any
 from botocore.exceptions import ReadTimeoutError
 
 from tallymark import quotas
-from tallymark.quotas import Ledger, Mark, Quotas
+from tallymark.quotas import Ledger, Mark, ProcessMarks, Quotas
 from tallymark.storage.quota_table import QuotaTable
 from tests.simulation.dynamodb import Database, Table, error, exceptions
 
@@ -46,7 +46,7 @@ class NoMarks:
     def peek(self, name: str) -> Mark:
         return Mark(None, None)
 
-    def put(self, name: str, remaining: int, asked: Mark) -> None: ...
+    def put(self, name: str, remaining: int, asked: Mark, life_us: int) -> None: ...
 
     def clear(self, name: str) -> None: ...
 
@@ -93,7 +93,7 @@ class _Landing:
     left: list[tuple[str, Mapping[str, Any]]]
     keys: set[Any]
     rank: float
-    first_pool: Callable[[], None] | None = None  # what it means, for those that add
+    first_pool: list[Callable[[], None]] = field(default_factory=list)  # what it means, for those that add
 
 
 class World:
@@ -103,10 +103,14 @@ class World:
     is what it takes to go wrong, and what a draw for each step hardly ever brings.
     """
 
-    def __init__(self, limit: int, pools: int, seed: int, *, crashes: float = 0.0, lost: float = 0.0) -> None:
+    def __init__(
+        self, limit: int, pools: int, seed: int, *, crashes: float = 0.0, lost: float = 0.0, marked: bool = False
+    ) -> None:
         self.rng = random.Random(seed)
         self.now_ms = 1_000_000
         self.history = [Truth(limit)]
+        self.round_began = 0  # in the history
+        self.marked = marked
         self.database = Database([Table("quotas", ("pk", "sk"))])
         self._crashes, self.lost = crashes, 0.0
         self._landings: list[_Landing] = []
@@ -115,7 +119,8 @@ class World:
         self.client = _Client(self)
         client: Any = self.client
         self.table = QuotaTable(client, "quotas", InTurn(), pools)
-        self.quotas = Quotas(self.table, NoMarks(), self._now, self._sleep, self.rng, pools)
+        marks = ProcessMarks(lambda: self.now_ms * 1000) if marked else NoMarks()
+        self.quotas = Quotas(self.table, marks, self._now, self._sleep, self.rng, pools)
         assert quotas.put(self.quotas, NAME, limit).remaining == limit
         self._drain()
         self.lost = lost
@@ -132,6 +137,7 @@ class World:
 
     def run(self, works: Sequence[Callable[[Quotas], Any]]) -> list[Call]:
         """The calls, all begun at once, after their last step."""
+        self.round_began = len(self.history) - 1
         calls = [Call(lambda work=work: work(self.quotas), self.rng.random()) for work in works]  # type: ignore[misc]
         for call in calls:
             Thread(target=self._work, args=(call,), daemon=True).start()
@@ -212,9 +218,10 @@ class World:
     def _land(self, landing: _Landing) -> None:
         kind, action = landing.left.pop()
         self.database._act(kind, action)
-        if landing.first_pool is not None and _key(kind, action)[1] == "pool":
-            landing.first_pool()
-            landing.first_pool = None
+        if _key(kind, action)[1] == "pool":
+            for become in landing.first_pool:
+                become()
+            landing.first_pool.clear()
         if not landing.left:
             self._landings.remove(landing)
 
@@ -244,7 +251,7 @@ class World:
         if limit < self.truth.limit:
             become()
         else:
-            landing.first_pool = become
+            landing.first_pool.append(become)
 
     def _changed(self, token: str, update: str, landing: _Landing) -> None:
         if update.startswith("REMOVE"):
@@ -256,7 +263,7 @@ class World:
         def become() -> None:
             self.becomes(replace(self.truth, held={t: h for t, h in self.truth.held.items() if t != token}))
 
-        landing.first_pool = become
+        landing.first_pool.append(become)
 
     def ledger(self) -> Ledger:
         """What is stored in the end."""

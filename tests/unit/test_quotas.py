@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tallymark import quotas
 from tallymark.identity import new_anonymous
 from tallymark.quotas import MARK_LIFETIME_US, ProcessMarks
 from tallymark.runtime import wiring
@@ -143,6 +144,81 @@ def test_a_reservation_whose_time_is_over_is_not_used(service: Service) -> None:
     assert put(service, 0).status == 200
 
 
+def slow(service: Service, monkeypatch: pytest.MonkeyPatch, *calls: str, seconds: float = 0.02) -> None:
+    """Each of these calls of the store takes so long."""
+    for call in calls:
+        real = getattr(service.quotas_database, call)
+
+        def slowed(real: Any = real, **request: Any) -> Any:
+            service.clock_s += seconds
+            return real(**request)
+
+        monkeypatch.setattr(service.quotas_database, call, slowed)
+
+
+@pytest.mark.parametrize("asked", ["get", "put", "acquire"])
+def test_hundreds_of_reservations_that_are_over_are_taken_back_within_one_call(
+    service: Service, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    put(service, 400)
+    for n in range(400):
+        quotas.acquire(wiring.quotas(), "seats", f"cart-{n}", 1, 60)
+    service.clock_s = 60.0
+    slow(service, monkeypatch, "transact_write_items", "batch_get_item")
+    match asked:
+        case "get":
+            assert service.call("GET", "/v1/quotas/seats").json["used"] == 0
+        case "put":
+            assert put(service, 300).json == {"name": "seats", "limit": 300, "used": 0, "remaining": 300}
+        case "acquire":
+            assert acquire(service, "all", 400).json == {"granted": True, "remaining": 0}
+    assert not [key for key in service.quotas_database.table("quotas").items if key[0].startswith("due#")]
+
+
+def test_who_finds_more_than_can_be_taken_back_in_time_is_told_to_try_again_and_gets_there(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(service, 96)
+    for n in range(96):
+        quotas.acquire(wiring.quotas(), "seats", f"cart-{n}", 1, 60)
+    service.clock_s = 60.0
+    slow(service, monkeypatch, "transact_write_items", seconds=2.0)
+    assert service.call("GET", "/v1/quotas/seats").status == 503
+    assert service.clock_s == 64.0, "two batches, and none is begun after 3 s"
+    assert [service.call("GET", "/v1/quotas/seats").status for _ in range(3)] == [503, 503, 200]
+
+
+def test_a_quota_is_told_though_one_reservation_after_the_other_ends(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(service, 1000)
+    for n in range(300):
+        service.clock_s = n * 0.02
+        quotas.acquire(wiring.quotas(), "seats", f"cart-{n}", 1, 10)
+    service.clock_s = 10.0
+    slow(service, monkeypatch, "transact_write_items", "batch_get_item", "query")
+    assert used(service) > 200
+
+
+def test_what_is_taken_back_together_leaves_out_what_was_kept_or_ended_before(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their notes stayed, because the function died before it removed them."""
+    put(service, 60)
+    acquire(service, "split", 25, expires_in_seconds=10)
+    for n in range(15):
+        acquire(service, f"cart-{n}", 2, expires_in_seconds=10)
+    with monkeypatch.context() as dying:
+        dying.setattr(service.quotas_database, "delete_item", lambda **_: None)
+        post(service, "confirm", {"token": "cart-3"})
+        post(service, "release", {"token": "cart-4"})
+    service.clock_s = 10.0
+    assert used(service) == 2
+    assert post(service, "confirm", {"token": "cart-3"}).json == {"confirmed": True}
+    assert sum(pools(service)) == 58
+    assert not [key for key in service.quotas_database.table("quotas").items if key[0].startswith("due#")]
+
+
 def test_a_reservation_can_be_released_like_any_grant(service: Service) -> None:
     put(service, 1)
     acquire(service, "a", expires_in_seconds=10)
@@ -158,7 +234,7 @@ def test_a_reservation_that_is_confirmed_meanwhile_is_not_taken_back(service: Se
     seen = ledgers.grant("seats", "a")
     assert seen is not None
     post(service, "confirm", {"token": "a"})
-    assert not ledgers.give_back(seen)
+    assert not ledgers.give_back([seen])
     assert used(service) == 1
 
 
@@ -274,7 +350,7 @@ def test_a_return_elsewhere_is_known_within_a_second(service: Service) -> None:
     ledgers = wiring.quotas().ledgers
     held = ledgers.grant("seats", "a")
     assert held is not None
-    assert ledgers.give_back(held), "by a process that this one does not hear of"
+    assert ledgers.give_back([held]), "by a process that this one does not hear of"
     assert acquire(service, "b").status == 409
     service.clock_s += 1.0
     assert acquire(service, "b").status == 200
@@ -285,14 +361,39 @@ def test_a_mark_counts_from_before_the_pools_were_read_and_never_after_a_return(
     marks = ProcessMarks(lambda: clock[0])
     asked = marks.peek("seats")
     clock[0] = MARK_LIFETIME_US - 1
-    marks.put("seats", 2, asked)
+    marks.put("seats", 2, asked, MARK_LIFETIME_US)
     assert marks.peek("seats").remaining == 2
     clock[0] += 1
     assert marks.peek("seats").remaining is None
     before = marks.peek("seats")
     marks.clear("seats")
-    marks.put("seats", 0, before)
+    marks.put("seats", 0, before, MARK_LIFETIME_US)
     assert marks.peek("seats").remaining is None
+
+
+def test_the_marks_that_were_put_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tallymark.quotas._MAX_PROCESS_MARKS", 2)
+    marks = ProcessMarks(lambda: 0)
+    for name in ("first", "second", "first", "third"):
+        marks.put(name, 0, marks.peek(name), MARK_LIFETIME_US)
+    assert [marks.peek(name).remaining for name in ("first", "second", "third")] == [0, None, 0]
+
+
+def test_a_mark_does_not_outlive_the_reservation_that_ends_next(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(service, 2)
+    acquire(service, "a", expires_in_seconds=1)
+    acquire(service, "b", expires_in_seconds=60)
+    service.clock_s = 0.9
+    assert acquire(service, "c").status == 409
+    asked = writes_and_reads(service, monkeypatch)
+    service.clock_s = 0.999
+    assert acquire(service, "c").error == (409, "exhausted", "amount")
+    assert asked == ["get_item"], "by its mark"
+    service.clock_s = 1.0
+    assert acquire(service, "a").error == (409, "conflict", "token")
+    assert acquire(service, "c").status == 200
 
 
 def test_calls_that_only_meet_others_are_told_to_try_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,8 +114,12 @@ class Ledgers(Protocol):
         """The grant alone, read consistently."""
         ...
 
-    def due(self, name: str, pools: Sequence[int], now_ms: int) -> list[Grant]:
-        """Reservations whose time is over, as they were noted beside these pools: some, if there are any.
+    def standing(self, grants: Sequence[Grant]) -> list[Grant]:
+        """Those of one quota's grants that still are what they are given as, each read consistently."""
+        ...
+
+    def due(self, name: str, pools: Sequence[int], until_ms: int) -> list[Grant]:
+        """Reservations that end by then, as they were noted beside these pools: of each its first, 16 at most.
 
         The note of one that was ended or confirmed may still be there.
         """
@@ -133,16 +137,19 @@ class Ledgers(Protocol):
         """Records the grant and takes its parts from their pools."""
         ...
 
-    def give_back(self, grant: Grant) -> bool:
-        """Ends the grant and returns its parts to their pools."""
+    def give_back(self, grants: Sequence[Grant]) -> bool:
+        """Ends up to 16 grants that name the same pools and returns their parts to them: all of them or none."""
         ...
 
     def confirm(self, grant: Grant) -> bool:
         """Makes a reservation permanent."""
         ...
 
-    def forget(self, grant: Grant) -> bool:
-        """Removes the note of a reservation that was ended or confirmed, once that shows in all pools."""
+    def forget(self, grants: Sequence[Grant]) -> bool:
+        """Removes the notes of reservations that were ended or confirmed, once that shows in all pools.
+
+        Up to 16, which name the same pools.
+        """
         ...
 
 
@@ -169,8 +176,11 @@ class Marks(Protocol):
 
     def peek(self, name: str) -> Mark: ...
 
-    def put(self, name: str, remaining: int, asked: Mark) -> None:
-        """At most this much remained at some moment after the mark was asked for."""
+    def put(self, name: str, remaining: int, asked: Mark, life_us: int) -> None:
+        """At most this much remained at some moment after the mark was asked for.
+
+        It lives from then on, and no longer than until the next reservation ends: nobody clears it for that.
+        """
         ...
 
     def clear(self, name: str) -> None:
@@ -190,13 +200,14 @@ class ProcessMarks:
     def peek(self, name: str) -> Mark:
         with self._lock:
             now_us = self._now_us()
-            remaining, at_us = self._marks.get(name, (None, 0))
-            return Mark(remaining if now_us < at_us + MARK_LIFETIME_US else None, now_us)
+            remaining, ends_us = self._marks.get(name, (None, 0))
+            return Mark(remaining if now_us < ends_us else None, now_us)
 
-    def put(self, name: str, remaining: int, asked: Mark) -> None:
+    def put(self, name: str, remaining: int, asked: Mark, life_us: int) -> None:
         with self._lock:
             if asked.at_us is not None and asked.at_us > self._cleared_us:
-                self._marks[name] = remaining, asked.at_us
+                self._marks[name] = remaining, asked.at_us + life_us
+                self._marks.move_to_end(name)
                 if len(self._marks) > _MAX_PROCESS_MARKS:
                     self._marks.popitem(last=False)
 
@@ -242,8 +253,12 @@ class Granted:
 
 
 def state(quotas: Quotas, name: str) -> State:
-    """The quota as it is; NotFound. Reservations whose time is over are taken back first."""
-    return _settled(quotas, lambda: _state(quotas, name))
+    """The quota as it is; NotFound.
+
+    Reservations whose time is over are taken back first: the more, the longer it takes. More than there is time for
+    are Unavailable, and a repeat goes on where this ended.
+    """
+    return _settled(quotas, lambda began_ms: _state(quotas, name, began_ms))
 
 
 def put(quotas: Quotas, name: str, limit: int) -> State:
@@ -251,7 +266,7 @@ def put(quotas: Quotas, name: str, limit: int) -> State:
 
     What is free is spread evenly over the pools.
     """
-    return _settled(quotas, lambda: _put(quotas, name, limit))
+    return _settled(quotas, lambda began_ms: _put(quotas, name, limit, began_ms))
 
 
 def acquire(quotas: Quotas, name: str, token: str, amount: int, expires_s: int | None = None) -> Granted:
@@ -261,47 +276,54 @@ def acquire(quotas: Quotas, name: str, token: str, amount: int, expires_s: int |
     than the amount remained at some moment since the call began, or by a mark a moment before; nothing is kept of the
     call. NotFound: no such quota.
     """
-    return _settled(quotas, lambda: _acquire(quotas, name, token, amount, expires_s))
+    return _settled(quotas, lambda began_ms: _acquire(quotas, name, token, amount, expires_s, began_ms))
 
 
 def release(quotas: Quotas, name: str, token: str) -> bool:
     """Gives back what the token holds; False if it holds nothing (any more). Safe to repeat; NotFound."""
-    return _settled(quotas, lambda: _release(quotas, name, token))
+    return _settled(quotas, lambda _: _release(quotas, name, token))
 
 
 def confirm(quotas: Quotas, name: str, token: str) -> bool:
     """Makes a reservation permanent; False if the token holds nothing (any more). Safe to repeat; NotFound."""
-    return _settled(quotas, lambda: _confirm(quotas, name, token))
+    return _settled(quotas, lambda _: _confirm(quotas, name, token))
 
 
-def _settled(quotas: Quotas, attempt: Callable[[], T | None]) -> T:
-    """What the first attempt that is not None says, with growing, jittered pauses; Unavailable when time is over."""
-    until_ms = quotas.now_ms() + _PATIENCE_MS
+def _settled(quotas: Quotas, attempt: Callable[[int], T | None]) -> T:
+    """What the first attempt that is not None says, with growing, jittered pauses; Unavailable when time is over.
+
+    Each is told when the call began.
+    """
+    began_ms = quotas.now_ms()
     for n in count():
-        if (answer := attempt()) is not None:
+        if (answer := attempt(began_ms)) is not None:
             return answer
-        if quotas.now_ms() >= until_ms:
+        if _late(quotas, began_ms):
             break
         quotas.sleep(quotas.rng.uniform(0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(n, 10))))
     raise Unavailable("many calls meet at this quota; try again")
 
 
+def _late(quotas: Quotas, began_ms: int) -> bool:
+    return quotas.now_ms() >= began_ms + _PATIENCE_MS
+
+
 # --- one attempt: an answer, or None when somebody else changed something first ---------------------------------
 
 
-def _state(quotas: Quotas, name: str) -> State | None:
+def _state(quotas: Quotas, name: str, began_ms: int) -> State | None:
     ledger, _ = _read(quotas, name)
-    if not ledger.whole or _reclaim(quotas, name, ledger, ledger.limit):
+    if not ledger.whole or _reclaim(quotas, name, ledger, ledger.limit, began_ms) is None:
         return None
     return State(ledger.limit, ledger.free)
 
 
-def _put(quotas: Quotas, name: str, limit: int) -> State | None:
+def _put(quotas: Quotas, name: str, limit: int, began_ms: int) -> State | None:
     ledger, _ = quotas.ledgers.read(name)
     if ledger is None:
         made = quotas.ledgers.create(name, limit, shares(limit, quotas.pools))
         return State(limit, limit) if made else None
-    if not ledger.whole or _reclaim(quotas, name, ledger, ledger.limit):
+    if not ledger.whole or _reclaim(quotas, name, ledger, ledger.limit, began_ms) is None:
         return None
     free = ledger.free + limit - ledger.limit
     if free < 0:
@@ -315,7 +337,9 @@ def _put(quotas: Quotas, name: str, limit: int) -> State | None:
     return State(limit, free)
 
 
-def _acquire(quotas: Quotas, name: str, token: str, amount: int, expires_s: int | None) -> Granted | None:
+def _acquire(
+    quotas: Quotas, name: str, token: str, amount: int, expires_s: int | None, began_ms: int
+) -> Granted | None:
     mark = quotas.marks.peek(name)
     if mark.remaining is not None and mark.remaining < amount and quotas.ledgers.grant(name, token) is None:
         raise _exhausted(mark.remaining)
@@ -326,20 +350,21 @@ def _acquire(quotas: Quotas, name: str, token: str, amount: int, expires_s: int 
         return _again(quotas, ledger, known)
     parts = draw(ledger, amount, quotas.rng)
     if parts is None:
-        _refuse(quotas, ledger, name, token, amount, mark)
+        _refuse(quotas, ledger, name, token, amount, mark, began_ms)
         return None
     expires_ms = None if expires_s is None else quotas.now_ms() + expires_s * 1000
     grant = Grant(name, token, parts, expires_ms)
     return Granted(grant, ledger.free - amount) if quotas.ledgers.take(grant) else None
 
 
-def _refuse(quotas: Quotas, ledger: Ledger, name: str, token: str, amount: int, mark: Mark) -> None:
+def _refuse(quotas: Quotas, ledger: Ledger, name: str, token: str, amount: int, mark: Mark, began_ms: int) -> None:
     """Exhausted, if that can be known; returns where something may have been added, or the token granted."""
-    if _reclaim(quotas, name, ledger, amount - ledger.free):
+    quiet_us = _reclaim(quotas, name, ledger, amount - ledger.free, began_ms)
+    if quiet_us is None:
         return
     later, meanwhile = _read(quotas, name, token)
     if meanwhile is None and ledger.gained_nothing_until(later):
-        quotas.marks.put(name, ledger.free, mark)
+        quotas.marks.put(name, ledger.free, mark, quiet_us)
         raise _exhausted(ledger.free)
 
 
@@ -354,7 +379,7 @@ def _release(quotas: Quotas, name: str, token: str) -> bool | None:
     if grant is None or grant.ended:
         return False
     held = grant.holds(quotas.now_ms())
-    return held if _give_back(quotas, grant) else None
+    return held if _give_back(quotas, [grant]) else None
 
 
 def _confirm(quotas: Quotas, name: str, token: str) -> bool | None:
@@ -364,28 +389,58 @@ def _confirm(quotas: Quotas, name: str, token: str) -> bool | None:
     return True if grant.expires_ms is None or quotas.ledgers.confirm(grant) else None
 
 
-def _reclaim(quotas: Quotas, name: str, ledger: Ledger, wanted: int) -> bool:
-    """Takes back reservations whose time is over, as many as hold what is wanted.
+def _reclaim(quotas: Quotas, name: str, ledger: Ledger, wanted: int, began_ms: int) -> int | None:
+    """Takes back reservations that had ended when the call began, as many as hold what is wanted, while there is time.
 
-    Whether there were any, so that the ledger is to be read again.
+    None if there were any, so that the ledger is to be read again. Else for how long no other ends, in microseconds
+    from now on and at most as long as a mark lives; one that is being made lasts longer than that.
+    """
+    due, quiet_us = _due(quotas, name, ledger, began_ms)
+    if not due:
+        return quiet_us
+    while due and wanted > 0 and not _late(quotas, began_ms):
+        taken = _take_back(quotas, due, wanted, began_ms)
+        if not taken:
+            break
+        wanted -= taken
+        due, _ = _due(quotas, name, ledger, began_ms)
+    return None
+
+
+def _due(quotas: Quotas, name: str, ledger: Ledger, began_ms: int) -> tuple[list[Grant], int]:
+    """Some of the reservations that had ended when the call began, and for how long no other ends.
+
+    That one counts is a matter of when the call began: else a call whose reservations end one after the other would
+    never be done.
     """
     reserving = [i for i, pool in enumerate(ledger.pools) if pool.reserves]
-    due = quotas.ledgers.due(name, reserving, quotas.now_ms())
+    now_ms = quotas.now_ms()
+    noted = quotas.ledgers.due(name, reserving, now_ms + MARK_LIFETIME_US // 1000)
+    later = [grant for grant in noted if grant.holds(began_ms)]
+    quiet_us = min((MARK_LIFETIME_US, *((grant.expires_ms - now_ms) * 1000 for grant in later if grant.expires_ms)))
+    return [grant for grant in noted if not grant.holds(began_ms)], quiet_us
+
+
+def _take_back(quotas: Quotas, due: list[Grant], wanted: int, began_ms: int) -> int:
+    """How many units came back; notes that are of no use any more go."""
     quotas.rng.shuffle(due)  # others are at it too
-    for grant in due:
-        if _give_back(quotas, grant):
-            wanted -= grant.amount
-        elif quotas.ledgers.grant(name, grant.token) != grant:
-            quotas.ledgers.forget(grant)
-        if wanted <= 0:
+    taken = 0
+    for batch in batches(due, wanted):
+        if _late(quotas, began_ms):
             break
-    return bool(due)
+        if _give_back(quotas, batch):
+            taken += sum(grant.amount for grant in batch)
+            continue
+        standing = quotas.ledgers.standing(batch)
+        if gone := [grant for grant in batch if grant not in standing]:
+            quotas.ledgers.forget(gone)
+    return taken
 
 
-def _give_back(quotas: Quotas, grant: Grant) -> bool:
-    if not quotas.ledgers.give_back(grant):
+def _give_back(quotas: Quotas, grants: Sequence[Grant]) -> bool:
+    if not quotas.ledgers.give_back(grants):
         return False
-    quotas.marks.clear(grant.name)
+    quotas.marks.clear(grants[0].name)
     return True
 
 
@@ -423,6 +478,17 @@ def draw(ledger: Ledger, amount: int, rng: random.Random) -> dict[int, int] | No
         parts[i] = min(ledger.pools[i].free, amount)
         amount -= parts[i]
     return parts
+
+
+def batches(due: Sequence[Grant], wanted: int) -> list[list[Grant]]:
+    """The first that hold what is wanted, those together that name the same pools."""
+    by_pools: dict[frozenset[int], list[Grant]] = {}
+    for grant in due:
+        if wanted <= 0:
+            break
+        by_pools.setdefault(frozenset(grant.parts), []).append(grant)
+        wanted -= grant.amount
+    return list(by_pools.values())
 
 
 def _changes(ledger: Ledger, wanted: Sequence[int]) -> list[int]:

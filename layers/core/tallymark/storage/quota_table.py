@@ -11,12 +11,13 @@ from tallymark.errors import Unavailable
 from tallymark.quotas import Grant, Ledger, Pool
 
 from . import keys
-from .dynamodb import TRANSIENT_CODES, Item, batch_get, spread, transient_as_unavailable
+from .dynamodb import THREADS, TRANSIENT_CODES, Item, batch_get, spread, transient_as_unavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-_DUE_AT_ONCE = 10  # of each pool
+# Of each pool: so many notes go at the same time, and with 64 pools and the quota they fit one transaction of 100.
+_DUE_AT_ONCE = THREADS
 # Nothing of the transaction was made, and what stood in its way passes.
 _MET_ANOTHER = {"None", "ConditionalCheckFailed", *TRANSIENT_CODES}
 
@@ -60,19 +61,29 @@ class QuotaTable:
             answer = self._client.get_item(TableName=self._table, Key=_grant_key(name, token), ConsistentRead=True)
         return _grant(name, token, answer.get("Item"))
 
-    def due(self, name: str, pools: Sequence[int], now_ms: int) -> list[Grant]:
-        """Up to ten of each pool, the first to fall due first. One read unit for each pool where nothing is due."""
-        found = spread(self._executor, lambda pool: self._due(name, pool, now_ms), pools)
+    def standing(self, grants: Sequence[Grant]) -> list[Grant]:
+        """One read unit for each; up to 100."""
+        found = self._get([_grant_key(grant.name, grant.token) for grant in grants])
+        records = (found.get(keys.quota_grant_key(grant.name, grant.token)) for grant in grants)
+        return [
+            grant
+            for grant, record in zip(grants, records, strict=True)
+            if _grant(grant.name, grant.token, record) == grant
+        ]
+
+    def due(self, name: str, pools: Sequence[int], until_ms: int) -> list[Grant]:
+        """One read unit for each pool where few are due."""
+        found = spread(self._executor, lambda pool: self._due(name, pool, until_ms), pools)
         return [grant for grants in found for grant in grants]
 
-    def _due(self, name: str, pool: int, now_ms: int) -> list[Grant]:
+    def _due(self, name: str, pool: int, until_ms: int) -> list[Grant]:
         with transient_as_unavailable():
             answer = self._client.query(
                 TableName=self._table,
                 KeyConditionExpression="pk = :pk AND sk < :after",
                 ExpressionAttributeValues={
                     ":pk": {"S": keys.quota_due_key(name, pool)},
-                    ":after": {"S": keys.quota_due_after(now_ms)},
+                    ":after": {"S": keys.quota_due_after(until_ms)},
                 },
                 ConsistentRead=True,
                 Limit=_DUE_AT_ONCE,
@@ -120,25 +131,28 @@ class QuotaTable:
         record = {**_grant_key(grant.name, grant.token), **_described(grant)}
         return self._transact(self._put(record), *self._taken(grant), *self._note(grant))
 
-    def give_back(self, grant: Grant) -> bool:
-        """Four write units to one pool; after a split four, and two for each pool of the quota. Reserved: one more."""
-        ended = self._end(grant, "SET ended = :true", {":true": {"BOOL": True}})
-        return self._transact(ended, *self._returned(grant)) and self._forgotten(grant)
+    def give_back(self, grants: Sequence[Grant]) -> bool:
+        """Two write units for each grant, one more if it was reserved; and two for the pool.
+
+        After a split two for each pool of the quota, and two more.
+        """
+        ended = [self._end(grant, "SET ended = :true", {":true": {"BOOL": True}}) for grant in grants]
+        return self._transact(*ended, *self._returned(grants)) and self._forgotten(grants)
 
     def confirm(self, grant: Grant) -> bool:
         """Three write units."""
-        return self._transact(self._end(grant, "REMOVE expires", {})) and self._forgotten(grant)
+        return self._transact(self._end(grant, "REMOVE expires", {})) and self._forgotten([grant])
 
-    def forget(self, grant: Grant) -> bool:
-        """Two write units, and two for each pool that the grant names.
+    def forget(self, grants: Sequence[Grant]) -> bool:
+        """Two write units for each note, and two for each pool that the grants name.
 
         What ended the grant may still be on its way to a pool. It holds that pool then, and this fails; else who saw
         the note gone and the pool not yet filled would take the units for held.
         """
         there = "attribute_exists(pk)"
-        pools = [_pool_key(grant.name, pool) for pool in grant.parts]
+        pools = [_pool_key(grants[0].name, pool) for pool in grants[0].parts]
         untouched = [self._update(key, "ADD units :none", there, {":none": 0}) for key in pools]
-        return self._transact(*untouched, *({"Delete": note} for note in self._note_keys(grant)))
+        return self._transact(*untouched, *({"Delete": note} for note in self._note_keys(grants)))
 
     def _end(self, grant: Grant, expression: str, values: Item) -> Item:
         """What ends a grant, or its being a reservation: once, and if it still is what it was read to be."""
@@ -170,34 +184,45 @@ class QuotaTable:
             if part or pool == noted:
                 yield self._update(_pool_key(grant.name, pool), update, enough, numbers)
 
-    def _returned(self, grant: Grant) -> Iterator[Item]:
+    def _returned(self, grants: Sequence[Grant]) -> Iterator[Item]:
         """Adds the parts. In one pool its returns tell of it; in several, the version of all."""
         there = "attribute_exists(pk)"
-        moved = "returned" if len(grant.parts) == 1 else "version"
-        for pool, part in grant.parts.items():
-            key = _pool_key(grant.name, pool)
-            yield self._update(key, f"ADD units :part, {moved} :one", there, {":part": part, ":one": 1})
-        if len(grant.parts) > 1:
-            yield self._update(_quota_key(grant.name), "ADD version :one", there, {":one": 1})
+        name, pools = grants[0].name, grants[0].parts.keys()
+        moved = "returned" if len(pools) == 1 else "version"
+        for pool in pools:
+            units = sum(grant.parts[pool] for grant in grants)
+            key = _pool_key(name, pool)
+            yield self._update(key, f"ADD units :units, {moved} :one", there, {":units": units, ":one": 1})
+        if len(pools) > 1:
+            yield self._update(_quota_key(name), "ADD version :one", there, {":one": 1})
 
     def _note(self, grant: Grant) -> Iterator[Item]:
         """When a reservation falls due, beside one of its pools."""
-        for note in self._note_keys(grant):
+        for note in self._note_keys([grant]):
             yield self._put({**note["Key"], "parts": _packed(grant)})
 
-    def _forgotten(self, grant: Grant) -> bool:
-        """True; the note is of no use any more, and should it stay, who finds it due forgets it."""
-        with suppress(Unavailable), transient_as_unavailable():
-            for note in self._note_keys(grant):
-                self._client.delete_item(**note)
+    def _forgotten(self, grants: Sequence[Grant]) -> bool:
+        """True; the notes are of no use any more, and should they stay, who finds them due forgets them."""
+        spread(self._executor, self._delete, self._note_keys(grants))
         return True
 
-    def _note_keys(self, grant: Grant) -> Iterator[Any]:
-        """Table and key of a reservation's note; none for a grant that does not end by itself."""
-        if grant.expires_ms is not None:
-            pk = {"S": keys.quota_due_key(grant.name, _noted(grant))}
-            sk = {"S": keys.quota_due_sort_key(grant.expires_ms, grant.token)}
-            yield {"TableName": self._table, "Key": {"pk": pk, "sk": sk}}
+    def _delete(self, note: Any) -> None:
+        with suppress(Unavailable), transient_as_unavailable():
+            self._client.delete_item(**note)
+
+    def _note_keys(self, grants: Sequence[Grant]) -> list[Any]:
+        """Table and key of each reservation's note; none for a grant that does not end by itself."""
+        return [
+            {
+                "TableName": self._table,
+                "Key": {
+                    "pk": {"S": keys.quota_due_key(grant.name, _noted(grant))},
+                    "sk": {"S": keys.quota_due_sort_key(grant.expires_ms, grant.token)},
+                },
+            }
+            for grant in grants
+            if grant.expires_ms is not None
+        ]
 
     # --- transactions -----------------------------------------------------------------------------
 

@@ -90,8 +90,8 @@ return {granted, limit - held, string.format('%.0f', newest(held) + window - clo
 _PEEK_MARK = """
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-local known = redis.call('HMGET', KEYS[1], 'r', 'a')
-local alive = known[1] and now_us < known[2] + ARGV[1]
+local known = redis.call('HMGET', KEYS[1], 'r', 'e')
+local alive = known[2] and now_us < tonumber(known[2])
 return {alive and known[1] or '', string.format('%.0f', now_us)}
 """
 _PUT_MARK = """
@@ -99,13 +99,13 @@ local known = redis.call('HMGET', KEYS[1], 'a', 'c')
 for _, since in ipairs(known) do
   if since and tonumber(since) >= tonumber(ARGV[2]) then return 0 end
 end
-redis.call('HSET', KEYS[1], 'r', ARGV[1], 'a', ARGV[2])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('HSET', KEYS[1], 'r', ARGV[1], 'a', ARGV[2], 'e', ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
 return 1
 """
 _CLEAR_MARK = """
 local time = redis.call('TIME')
-redis.call('HDEL', KEYS[1], 'r', 'a')
+redis.call('HDEL', KEYS[1], 'r', 'a', 'e')
 redis.call('HSET', KEYS[1], 'c', string.format('%.0f', time[1] * 1000000 + time[2]))
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return 1
@@ -326,15 +326,15 @@ class ValkeyMarks:
         self._server, self._namespace = server, namespace
 
     def peek(self, name: str) -> Mark:
-        answer = self._run(_PEEK_MARK, name, MARK_LIFETIME_US)
+        answer = self._run(_PEEK_MARK, name)
         if answer is None:
             return Mark(None, None)
         remaining, at_us = answer
         return Mark(int(remaining) if remaining else None, int(at_us))
 
-    def put(self, name: str, remaining: int, asked: Mark) -> None:
+    def put(self, name: str, remaining: int, asked: Mark, life_us: int) -> None:
         if asked.at_us is not None:
-            self._run(_PUT_MARK, name, remaining, asked.at_us, _KEEP_MARK_MS)
+            self._run(_PUT_MARK, name, remaining, asked.at_us, asked.at_us + life_us, _KEEP_MARK_MS)
 
     def clear(self, name: str) -> None:
         self._run(_CLEAR_MARK, name, _KEEP_MARK_MS)
