@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aws_lambda_powertools.utilities.data_classes import DynamoDBStreamEvent
@@ -15,7 +15,7 @@ from tallymark.runtime import streams, telemetry, wiring
 from tallymark.storage.records import reader_of, stream_of
 
 SERVICE = "aggregator"
-TOP_NEEDS_MS = 15_000  # twice what a call of the store takes at worst; the function must answer in its time
+TOP_NEEDS_MS = 15_000  # twice what one round of calls takes at worst; the function must answer in its time
 
 
 @telemetry.silent_on_values(SERVICE)
@@ -40,17 +40,22 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         sleep=time.sleep,
     )
     _report(done, len(records))
-    if context.get_remaining_time_in_millis() > TOP_NEEDS_MS:
-        _follow(lane, done.folded, now_ms)
+    _follow(lane, done.folded, now_ms, lambda: context.get_remaining_time_in_millis() > TOP_NEEDS_MS)
     return streams.window_response(event.get("state"), done.failed_sequence)
 
 
-def _follow(lane: fold.Lane, folded: Sequence[fold.Delta], now_ms: int) -> None:
+def _follow(lane: fold.Lane, folded: Sequence[fold.Delta], now_ms: int, has_time: Callable[[], bool]) -> None:
     """Tells the top lists and the detector of hot items; whatever fails there, the batch is counted."""
-    for name, follow in (
-        ("TopListsFailed", lambda: wiring.top_lists().add(lane, top.additions(folded), now_ms)),
-        ("HotItemsFailed", lambda: wiring.hot_detector().look(lane, folded, now_ms // 1000)),
-    ):
+
+    def note() -> None:
+        wiring.top_lists().add(top.additions(folded), now_ms, has_time)
+
+    def look() -> None:
+        if not has_time():
+            raise Unavailable("no time is left")
+        wiring.hot_detector().look(lane, folded, now_ms // 1000)
+
+    for name, follow in ("TopListsFailed", note), ("HotItemsFailed", look):
         try:
             follow()
         except Unavailable:

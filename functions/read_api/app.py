@@ -27,7 +27,7 @@ from tallymark.runtime.requests import (
     parse_until,
     parse_view_window,
 )
-from tallymark.top import TopKey
+from tallymark.top import TopKey, kept_limit
 from tallymark.views import VISITORS_ERROR
 
 app = HttpApp("read-api")
@@ -164,15 +164,16 @@ def get_series(call: Call) -> dict[str, Any]:
 def top(call: Call) -> dict[str, Any]:
     """Exact numbers; whether these are the right items, `approximate` says."""
     query = call.query
+    limit = parse_limit(query, contract.DEFAULT_TOP)
     key = TopKey(
         parse_choice(query, "metric", contract.TOP_METRICS),
         parse_choice(query, "window", contract.TOP_WINDOWS),
         parse_optional_item_type(query),
-        parse_limit(query, contract.DEFAULT_TOP),
+        kept_limit(limit),
     )
     found = _found(wiring.top_sources(), key)
-    entries = [{"item_type": t.item_type, "item_id": t.item_id, "count": number} for t, number in found.entries]
-    return {"top": entries, "approximate": found.approximate}
+    entries = [{"item_type": t.item_type, "item_id": t.item_id, "count": n} for t, n in found.entries[:limit]]
+    return {"top": entries, "approximate": found.proven < limit}
 
 
 @operation(app, contract.HEALTH)

@@ -7,10 +7,11 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
-from botocore.exceptions import ConnectionClosedError
+from botocore.exceptions import ClientError, ConnectionClosedError
 
 from tallymark import lists
 from tallymark.events import Viewed, ViewEvent
@@ -23,7 +24,7 @@ from tallymark.storage.event_stream import item_of
 from tallymark.storage.keys import BUCKETS
 from tallymark.storage.like_table import LikeTable
 from tallymark.storage.top_table import HotTable, TopTable
-from tallymark.top import KEPT, NOTHING, ListKey, Stored
+from tallymark.top import KEPT, MOST_GROUPS, NOTHING, ListKey, Stored
 from tests.bench.events import function, http_event
 from tests.integration.conftest import Tables, new_target
 from tests.integration.streams import LANE, Context, batch, injected, record
@@ -108,7 +109,7 @@ def test_a_batch_that_comes_again_changes_no_number(aggregator: Any, kind: str) 
     assert top(f"item_type={kind}") == {"a": 3}
 
 
-def test_two_lanes_and_a_new_process_add_up(aggregator: Any, kind: str) -> None:
+def test_two_lanes_and_new_processes_add_up(aggregator: Any, kind: str) -> None:
     a, b = Target(kind, "a"), Target(kind, "b")
     like(aggregator, (a, 5), (b, 4))
     like(aggregator, (b, 3), lane=OTHER_LANE)
@@ -117,7 +118,10 @@ def test_two_lanes_and_a_new_process_add_up(aggregator: Any, kind: str) -> None:
     assert top(f"item_type={kind}") == {"b": 7, "a": 6, "c": 1}
 
 
-def test_processes_that_keep_one_list_by_turns_lose_nothing(tables: Tables, aggregator: Any, kind: str) -> None:
+def test_processes_that_keep_one_list_by_turns_lose_nothing(
+    tables: Tables, aggregator: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wiring, "SLOTS", 1)
     built: list[dict[str, Any]] = [{}, {}]
     for turn in range(6):
         wiring.reset()
@@ -125,6 +129,23 @@ def test_processes_that_keep_one_list_by_turns_lose_nothing(tables: Tables, aggr
         like(aggregator, *((Target(kind, str(n)), turn + 1) for n in range(turn + 1)))
         built[turn % 2] = dict(wiring._built)
     assert top(f"item_type={kind}") == {str(n): sum(range(n + 1, 7)) for n in range(6)}
+
+
+def test_likes_of_a_quiet_item_whose_process_ends_after_each_are_in_the_list(aggregator: Any, kind: str) -> None:
+    like(aggregator, *((Target(kind, f"other-{n}"), 20) for n in range(16)))
+    for _ in range(30):
+        wiring.reset()
+        like(aggregator, (Target(kind, "first"), 1))
+    assert top(f"item_type={kind}&limit=1") == {"first": 30}
+
+
+def test_items_of_types_beyond_the_heaviest_of_a_batch_are_in_the_list_of_their_type(
+    aggregator: Any, kind: str
+) -> None:
+    like(aggregator, *((Target(f"{kind}-{n}", "busy"), 3) for n in range(MOST_GROUPS)), (Target(kind, "calm"), 2))
+    like(aggregator, (Target(kind, "calm"), 1), (Target(kind, "also"), 1))
+    assert top(f"item_type={kind}") == {"calm": 3, "also": 1}
+    assert top(f"item_type={kind}-0") == {"busy": 3}
 
 
 def test_lists_of_all_types_hold_each(aggregator: Any, kind: str) -> None:
@@ -276,9 +297,11 @@ def test_the_reconciler_sees_every_bucket(tables: Tables, hot: HotTable, aggrega
 def test_the_functions_themselves_write_and_read_by_what_is_hot(tables: Tables, hot: HotTable) -> None:
     target = new_target()
     hot.widen(target, 4)
-    hot.announce(Lane("shard-x", 1), {target: 4}, int(time.time()))
+    hot.announce(target, 4, int(time.time()))
     wiring.reset()
     write, read = function("write_api").app, function("read_api").app
+    wiring.hot_items().buckets(target)
+    wiring.executor().submit(lambda: None).result()
     for n in range(20):
         body = {"user_id": f"user-{n}", "item_type": target.item_type, "item_id": target.item_id}
         assert write(http_event("POST", "/v1/like", body), None)["statusCode"] == 200
@@ -302,22 +325,64 @@ def test_buckets_are_never_lowered(hot: HotTable) -> None:
         assert hot.widest(target) == widest
 
 
-def test_lanes_add_up_what_they_report_and_forget_what_is_old(tables: Tables, hot: HotTable) -> None:
-    one, other, target = Lane(uuid.uuid4().hex, 1), Lane(uuid.uuid4().hex, 2), new_target()
-    now_s = int(time.time()) + 10_000  # by then no other test's reports count
-    assert hot.report(one, {target: 100}, now_s) == {target: 100}
-    assert hot.report(other, {target: 120}, now_s + 10) == {target: 220}
-    assert hot.report(other, {target: 120}, now_s + 11) == {target: 120}
-    hot.announce(one, {target: 4}, now_s)
-    hot.announce(other, {target: 8}, now_s)
-    assert hot.buckets(now_s + 60)[target] == 8
-    assert hot.buckets(now_s + 61) == {}
-    hot.report(other, {}, now_s + 700)
-    item = tables.client.get_item(
-        TableName=tables.outputs["CountersTable"], Key={"pk": {"S": "^hot"}, "sk": {"S": "^hot"}}
-    )["Item"]
-    assert len(item) == 4, "keys, time to live, and the report just made"
-    tables.client.delete_item(TableName=tables.outputs["CountersTable"], Key={"pk": {"S": "^hot"}, "sk": {"S": "^hot"}})
+def test_lanes_add_up_what_they_report_and_forget_what_is_old(hot: HotTable) -> None:
+    one, other, target, also = Lane(uuid.uuid4().hex, 1), Lane(uuid.uuid4().hex, 2), new_target(), new_target()
+    now_s = int(time.time())
+    assert hot.report(one, {target: 100, also: 7}, now_s)[target] == 100
+    together = hot.report(other, {target: 120}, now_s + 10)
+    assert (together[target], together[also]) == (220, 7)
+    together = hot.report(other, {target: 120}, now_s + 11)
+    assert together[target] == 120
+    assert also not in together
+
+
+def test_each_hot_item_stays_hot_for_a_minute_after_it_was_last_found_so(hot: HotTable) -> None:
+    first, second, now_s = new_target(), new_target(), int(time.time())
+    hot.announce(first, 4, now_s)
+    hot.announce(second, 4, now_s)
+    hot.announce(second, 8, now_s + 2)
+    known = hot.buckets(now_s + 60)
+    assert (known[first], known[second]) == (4, 8)
+    known = hot.buckets(now_s + 61)
+    assert first not in known
+    assert known[second] == 8
+    assert second not in hot.buckets(now_s + 63)
+
+
+def test_a_like_waits_for_no_look_at_what_is_hot(tables: Tables) -> None:
+    wiring.reset()
+    write = function("write_api").app
+    asked, answered = Event(), Event()
+
+    def hangs(_request: Any) -> None:
+        asked.set()
+        answered.wait(10)
+
+    with injected(wiring.dynamodb(), "Query", hangs):
+        body = {"user_id": "ann", "item_id": new_target().item_id, "item_type": "post"}
+        assert write(http_event("POST", "/v1/like", body), None)["statusCode"] == 200
+        assert asked.wait(10)
+        assert not answered.is_set()
+        answered.set()
+    wiring.executor().shutdown()
+    wiring.reset()
+
+
+def test_a_look_at_what_is_hot_that_is_refused_fails_no_like(
+    tables: Tables, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wiring.reset()
+    write = function("write_api").app
+
+    def refuses(_request: Any) -> None:
+        raise ClientError({"Error": {"Code": "AccessDeniedException"}}, "Query")
+
+    with injected(wiring.dynamodb(), "Query", refuses):
+        body = {"user_id": "ann", "item_id": new_target().item_id, "item_type": "post"}
+        assert write(http_event("POST", "/v1/like", body), None)["statusCode"] == 200
+        wiring.executor().shutdown()
+    assert '"HotItemsUnread":[1.0]' in capsys.readouterr().out
+    wiring.reset()
 
 
 def test_a_detector_that_fails_fails_no_batch(

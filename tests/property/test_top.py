@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallymark import top
 from tallymark.errors import Unavailable
-from tallymark.fold import Lane
 from tallymark.model import MS_PER_HOUR, Target
 from tallymark.sketch import SpaceSaving, Summary, merged
-from tallymark.top import SLACK, Addition, TopLists, first_of
-from tests.unit.core.test_top import MemoryLists
+from tallymark.top import Addition, first_of
+from tests.unit.core.test_top import MemoryLists, lists_over
 
 HOUR = 490_000
+NOW_MS = HOUR * MS_PER_HOUR
 TARGETS = [Target("post", str(n)) for n in range(60)]
 
 streams = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 50)), max_size=200)
@@ -83,29 +85,44 @@ def test_summaries_that_are_merged_add_their_floors_once() -> None:
     assert merged([one, Summary()]) == one
 
 
-@given(st.integers(0, 10_000), st.integers(1, 3), st.booleans())
-def test_what_is_stored_tells_half_of_what_was_folded_and_all_of_it_later(seed: int, slots: int, fails: bool) -> None:
-    """Each slot is kept by one process at a time; it may move to another after a minute of rest."""
+@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 2), st.integers(1, 40), st.integers(1, 40))
+def test_what_is_stored_bounds_what_was_folded_whenever_processes_end(
+    seed: int, processes: int, slots: int, capacity: int, most: int
+) -> None:
+    """Several share a slot, and any may end after any batch, with whatever it has in memory."""
     rng, store, truth = Random(seed), MemoryLists(), Tally[Target]()
-    now_ms = HOUR * MS_PER_HOUR
-    processes = [TopLists(store) for _ in range(slots)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(top, "CAPACITY", capacity)
+        patched.setattr(top, "KEPT", most)
+        patched.setattr(top, "_ROUNDS", 10)
+        living = [lists_over(store, rng.randrange(slots)) for _ in range(processes)]
+        for _ in range(rng.randrange(1, 60)):
+            which = rng.randrange(processes)
+            batch = [(rng.choice(TARGETS), rng.choice([1, 1, 1, 5, 40])) for _ in range(rng.choice([1, 1, 4]))]
+            living[which].add([Addition("likes", t, HOUR, n) for t, n in batch], NOW_MS, lambda: True)
+            for target, number in batch:
+                truth[target] += number
+            if rng.random() < 0.2:
+                living[which] = lists_over(store, rng.randrange(slots))
+            assert all(truth[t] <= store.list().bound(t) for t in TARGETS)
+            if capacity == most == 40 and len(truth) <= most:
+                assert all(store.list().bound(t) <= 2 * truth[t] for t in TARGETS)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 3))
+def test_what_the_store_refused_for_a_while_is_stored_in_the_end(seed: int, slots: int) -> None:
+    rng, store, truth = Random(seed), MemoryLists(), Tally[Target]()
+    now_ms, processes = NOW_MS, [lists_over(store, slot) for slot in range(slots)]
     for _ in range(rng.randrange(1, 60)):
-        slot = rng.randrange(slots)
         target, number = rng.choice(TARGETS), rng.choice([1, 1, 1, 5, 40])
-        store.fault = Unavailable("made up") if fails and rng.random() < 0.3 else None
+        store.fault = Unavailable("made up") if rng.random() < 0.3 else None
         with suppress(Unavailable):
-            processes[slot].add(Lane(str(slot), slot), [Addition("likes", target, HOUR, number)], now_ms)
+            rng.choice(processes).add([Addition("likes", target, HOUR, number)], now_ms, lambda: True)
         truth[target] += number
-        if not fails:
-            assert all(truth[t] <= SLACK * store.list().bound(t) for t in TARGETS)
         now_ms += rng.choice([0, 1_000, 20_000])
-        if rng.random() < 0.1:
-            store.fault, now_ms = None, now_ms + 60_000
-            processes[slot].add(Lane(str(slot), slot), [], now_ms)
-            processes[slot] = TopLists(store)
     store.fault = None
-    for slot, process in enumerate(processes):
-        process.add(Lane(str(slot), slot), [], now_ms + 60_000)
+    for process in processes:
+        process.add([], now_ms + 10_000, lambda: True)
     assert all(truth[t] <= store.list().bound(t) for t in TARGETS)
 
 
@@ -119,11 +136,12 @@ def test_an_answer_that_is_proven_is_what_a_look_at_everything_gives(
 ) -> None:
     """Of each item its number, and by how much more it was added to than is left; some are below the floor."""
     numbers = {target: number for target, (number, _) in items.items()}
-    bounds = {target: max(1, (number + more + 1) // SLACK) for target, (number, more) in items.items()}
+    bounds = {target: max(1, number + more) for target, (number, more) in items.items()}
     listed = Summary({target: bound for target, bound in bounds.items() if bound >= floor}, floor)
     first, proven = first_of(listed, limit, lambda targets: [numbers[target] for target in targets])
     everything = [(t, n) for t, n in numbers.items() if n > 0]
     everything.sort(key=lambda entry: (-entry[1], entry[0].item_type, entry[0].item_id))
-    if proven:
+    assert first[:proven] == everything[:proven]
+    if proven == limit:
         assert first == everything[:limit]
     assert first == [entry for entry in everything if entry in first]

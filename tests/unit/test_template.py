@@ -266,8 +266,8 @@ def test_roles_hold_no_wildcards(cache: str) -> None:
 
 CALLS = {
     "WriteApiRole": {
-        "dynamodb:BatchGetItem", "dynamodb:DeleteItem", "dynamodb:GetItem", "dynamodb:PartiQLDelete",
-        "dynamodb:PartiQLInsert", "dynamodb:PutItem", "secretsmanager:GetSecretValue",
+        "dynamodb:BatchGetItem", "dynamodb:DeleteItem", "dynamodb:PartiQLDelete", "dynamodb:PartiQLInsert",
+        "dynamodb:PutItem", "dynamodb:Query", "secretsmanager:GetSecretValue",
     },
     "ReadApiRole": {
         "dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query", "secretsmanager:GetSecretValue",
@@ -279,7 +279,7 @@ CALLS = {
     "AggregatorRole": {
         "dynamodb:BatchGetItem", "dynamodb:DescribeStream", "dynamodb:GetItem", "dynamodb:GetRecords",
         "dynamodb:GetShardIterator", "dynamodb:ListStreams", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate",
-        "dynamodb:PutItem", "dynamodb:UpdateItem", "sqs:SendMessage",
+        "dynamodb:PutItem", "dynamodb:Query", "dynamodb:UpdateItem", "sqs:SendMessage",
     },
     "ParkedRole": {
         "dynamodb:PutItem", "dynamodb:UpdateItem", "sqs:ChangeMessageVisibility", "sqs:DeleteMessage",

@@ -26,7 +26,7 @@ V = TypeVar("V", bound=Dated)
 V_co = TypeVar("V_co", bound=Dated, covariant=True)
 
 HOT_AGE_MS = 500  # what everybody asks for stays in a process so long, however short the deployment's own age is
-_MAX_PROCESS_COUNTS = 10_000
+MOST_KEPT = 10_000  # counts of one kind in a process
 _HERD_WAITS_S = (0.01, 0.02, 0.04, 0.08)  # how long to wait for another's refresh when there is nothing stale
 
 
@@ -64,11 +64,11 @@ class SharedCache(Protocol[Asked, V]):
 
 class ProcessCache(Generic[K, V]):
     """Counts in this process's memory, each until it has reached an age, which for what is `hot` is no less than
-    HOT_AGE_MS. Safe between threads.
+    HOT_AGE_MS. At most `most` of them. Safe between threads.
     """
 
-    def __init__(self, max_age_ms: int, hot: Container[K] = ()) -> None:
-        self._max_age_ms, self._hot = max_age_ms, hot
+    def __init__(self, max_age_ms: int, hot: Container[K] = (), most: int = MOST_KEPT) -> None:
+        self._max_age_ms, self._hot, self._most = max_age_ms, hot, most
         self._counts: OrderedDict[K, V] = OrderedDict()
         self._lock = Lock()
 
@@ -87,7 +87,7 @@ class ProcessCache(Generic[K, V]):
             newer = count if known is None or known.as_of_ms <= count.as_of_ms else known
             self._counts[key] = newer
             self._counts.move_to_end(key)
-            if len(self._counts) > _MAX_PROCESS_COUNTS:
+            if len(self._counts) > self._most:
                 self._counts.popitem(last=False)
             return newer
 

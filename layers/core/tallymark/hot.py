@@ -11,11 +11,11 @@ from __future__ import annotations
 import heapq
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
 
-from .errors import Unavailable
 from .fold import Delta, Lane
 from .model import Target
 
@@ -58,7 +58,9 @@ class HotStore(Protocol):
         """Raises the largest number of buckets that was ever used for an item."""
         ...
 
-    def announce(self, lane: Lane, buckets: Mapping[Target, int], now_s: int) -> None: ...
+    def announce(self, target: Target, buckets: int, now_s: int) -> None:
+        """An item is hot, as of now."""
+        ...
 
 
 class Detector:
@@ -72,8 +74,8 @@ class Detector:
     def look(self, lane: Lane, deltas: Iterable[Delta], now_s: int) -> dict[Target, int]:
         """The hot items among what a batch folded, and their buckets.
 
-        Nothing is written as long as nothing is liked often. Else every 2 s one write unit per KB that all lanes
-        report, and with hot items as much again and a unit for each. Raises Unavailable.
+        Nothing is written as long as nothing is liked often. Else every 2 s a write unit per KB and a Query of what all
+        lanes report, and two write units for each hot item. Raises Unavailable.
         """
         found = rates(deltas, max(1, self._hot_per_second // REPORTED_SHARE))
         if not found or not self._turn(lane, now_s):
@@ -86,8 +88,7 @@ class Detector:
         }
         for target, number in buckets.items():  # first: from the announcement on, likes go there
             self._store.widen(target, number)
-        if buckets:
-            self._store.announce(lane, buckets, now_s)
+            self._store.announce(target, number, now_s)
         return buckets
 
     def _turn(self, lane: Lane, now_s: int) -> bool:
@@ -101,12 +102,22 @@ class Detector:
 
 
 class HotItems:
-    """What is hot, as this process knows it: at most 2 s late, by half a read unit each time. Never raises."""
+    """What is hot, as this process knows it: looked up every 2 s while somebody asks, on the executor's time, so that
+    nobody waits for it. Never raises: when a look fails, it says so to `failed`, and what was known stays for LASTS_S.
+    Safe between threads.
+    """
 
-    def __init__(self, read: Callable[[int], Mapping[Target, int]], now_ms: Callable[[], int]) -> None:
-        self._read, self._now_ms = read, now_ms
+    def __init__(
+        self,
+        read: Callable[[int], Mapping[Target, int]],
+        now_ms: Callable[[], int],
+        executor: Executor,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._read, self._now_ms, self._executor, self._failed = read, now_ms, executor, failed
         self._known: Mapping[Target, int] = {}
-        self._next_look_ms = 0
+        self._heard_ms = self._next_look_ms = 0
+        self._lock = Lock()
 
     def __contains__(self, target: object) -> bool:
         return target in self._current()
@@ -117,13 +128,20 @@ class HotItems:
 
     def _current(self) -> Mapping[Target, int]:
         now_ms = self._now_ms()
-        if now_ms >= self._next_look_ms:
-            self._next_look_ms = now_ms + _LOOK_EVERY_MS  # before the look: other threads go on with what is known
-            try:
-                self._known = self._read(now_ms // 1000)
-            except Unavailable:
-                self._known, self._next_look_ms = {}, now_ms + _LEFT_ALONE_MS
-        return self._known
+        with self._lock:
+            due = now_ms >= self._next_look_ms
+            if due:
+                self._next_look_ms = now_ms + _LEFT_ALONE_MS  # until the look has ended
+        if due:
+            self._executor.submit(self._look, now_ms)
+        return self._known if now_ms - self._heard_ms < LASTS_S * 1000 else {}
+
+    def _look(self, now_ms: int) -> None:
+        try:
+            self._known = self._read(now_ms // 1000)
+            self._heard_ms, self._next_look_ms = now_ms, now_ms + _LOOK_EVERY_MS
+        except Exception as error:  # noqa: BLE001 (no like and no count fails because of it)
+            self._failed(error)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ HeavyKeeper.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
@@ -26,6 +26,10 @@ class Summary(Generic[K]):
     def bound(self, item: K) -> int:
         """No item weighs more than this."""
         return self.bounds.get(item, self.floor)
+
+    def of(self, wanted: Callable[[K], bool]) -> Summary[K]:
+        """Bounds of the wanted items alone."""
+        return Summary({item: bound for item, bound in self.bounds.items() if wanted(item)}, self.floor)
 
     def cut(self, most: int) -> Summary[K]:
         """The heaviest so many; the floor rises to the heaviest of the rest."""

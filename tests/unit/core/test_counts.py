@@ -122,9 +122,8 @@ def test_what_is_hot_stays_in_the_process_longer_than_a_short_age() -> None:
     assert cache.get(B, 100) is None
 
 
-def test_the_process_keeps_the_counts_that_were_put_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "_MAX_PROCESS_COUNTS", 2)
-    cache = ProcessCache[Target, Count](TTL_MS)
+def test_the_process_keeps_the_counts_that_were_put_last() -> None:
+    cache = ProcessCache[Target, Count](TTL_MS, most=2)
     for i in range(3):
         cache.put(Target("post", str(i)), count(i))
     assert [cache.get(Target("post", str(i)), 0) is not None for i in range(3)] == [False, True, True]

@@ -11,7 +11,8 @@ from threading import RLock
 from typing import Any, TypeVar, cast
 
 from tallymark import tokens
-from tallymark.counts import CountRows, K, ProcessCache, Sources, V
+from tallymark.counts import MOST_KEPT, CountRows, K, ProcessCache, Sources, V
+from tallymark.errors import Unavailable
 from tallymark.hot import Detector, HotItems, LikerBuckets
 from tallymark.limits import MAX_WINDOW_S, RATE_LIMIT_WINDOW_S, Logs, ProcessWindows
 from tallymark.lists import Cursors
@@ -43,14 +44,16 @@ from tallymark.storage.valkey import (
 )
 from tallymark.storage.visitor_tables import SketchTable, VisitorLog
 from tallymark.sums import Sum, SumRows
-from tallymark.top import Top, TopKey, TopLists, TopRows
+from tallymark.top import SLOTS, Top, TopKey, TopLists, TopRows
 from tallymark.views import ViewCount, ViewRows, ViewWindow
 from tallymark.visitors import SketchedVisitors, Stores
 
+from . import telemetry
 from .issuer import IssuerKeys, fetch
 
 R = TypeVar("R")
 
+_MOST_TOPS = 100  # top lists in a process, up to 40 KB each
 _BACKGROUND_TIMEOUT_S = 2.0  # nobody waits for it, and sketches are up to 12 KB each
 
 _built: dict[str, Any] = {}
@@ -114,7 +117,8 @@ def top_table() -> TopTable:
 
 @_once
 def top_lists() -> TopLists:
-    return TopLists(top_table())
+    slot = random.randrange(SLOTS)  # noqa: S311 (spreads, hides nothing)
+    return TopLists(top_table(), slot, lambda lost: telemetry.count("aggregator", "TopListsLost", lost))
 
 
 @_once
@@ -129,7 +133,12 @@ def hot_detector() -> Detector:
 
 @_once
 def hot_items() -> HotItems:
-    return HotItems(hot_table().buckets, now_ms)
+    def failed(error: Exception) -> None:
+        telemetry.count("hot-items", "HotItemsUnread")
+        if not isinstance(error, Unavailable):
+            telemetry.bug("hot-items", error)
+
+    return HotItems(hot_table().buckets, now_ms, executor(), failed)
 
 
 @_once
@@ -212,13 +221,15 @@ def sum_sources() -> Sources[str, Sum]:
 @_once
 def top_sources() -> Sources[TopKey, Top]:
     rows = TopRows(top_table(), counter_table(), now_ms)
-    return _sources(rows, top_form(_cache_namespace()), settings().cache_ttl_ms)
+    return _sources(rows, top_form(_cache_namespace()), settings().cache_ttl_ms, most=_MOST_TOPS)
 
 
-def _sources(rows: CountRows[K, V], form: Form[K, V], ttl_ms: int, hot: Container[K] = ()) -> Sources[K, V]:
+def _sources(
+    rows: CountRows[K, V], form: Form[K, V], ttl_ms: int, hot: Container[K] = (), most: int = MOST_KEPT
+) -> Sources[K, V]:
     server = valkey_server()
     shared = ValkeyCounts(server, form, ttl_ms) if server else None
-    process = ProcessCache[K, V](min(ttl_ms, settings().process_cache_ttl_ms), hot)
+    process = ProcessCache[K, V](min(ttl_ms, settings().process_cache_ttl_ms), hot, most)
     return Sources(process, shared, rows, now_ms, time.sleep)
 
 

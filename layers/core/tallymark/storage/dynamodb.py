@@ -101,6 +101,23 @@ def batch_get(client: DynamoDBClient, table: str, wanted: Sequence[Item], *, con
     raise Unavailable("the store is busy; try again")
 
 
+def query(client: DynamoDBClient, table: str, condition: str, values: Item) -> list[Item]:
+    """All items of a partition that meet a condition on their keys, in the order of these; it may be a moment old."""
+    request: Any = {
+        "TableName": table,
+        "KeyConditionExpression": condition,
+        "ExpressionAttributeValues": values,
+    }
+    found: list[Item] = []
+    while True:
+        with transient_as_unavailable():
+            answer = client.query(**request)
+        found += answer["Items"]
+        if "LastEvaluatedKey" not in answer:
+            return found
+        request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+
 def ping(client: DynamoDBClient, table: str) -> None:
     """Raises Unavailable if the table cannot be read, for whatever reason. Half a read unit."""
     from botocore.exceptions import ClientError

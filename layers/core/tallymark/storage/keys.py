@@ -12,8 +12,9 @@ counters  pk  type#id                     or +#name, of a named counter
           sk  verified                    when the reconciler last found the target's rows right, or wrong
           sk  buckets                     the largest number of buckets that the target's likers were ever spread over
           pk  ^metric#grain               top lists of likes or views, by hour, by day or of all time
-          sk  type#period#slot            or *#period#slot of all item types
-          pk  ^hot                        what the lanes say of hot items
+          sk  type#period#slot            or *#... of all item types, +#... of those beyond the first of a batch
+          pk  ^rates  sk  @lane           how often a lane's items are liked
+          pk  ^hot    sk  type#id         a hot item, and when it was last found so
 events    pk  event#view#=token           views that came in one call; ~ and 16 bytes in hex where it had no token
           pk  event#add#name#token        an addition to a named counter
           pk  parked#event id             claims of the parked consumer
@@ -46,9 +47,7 @@ ADD_EVENT = "event#add#"
 QUOTA, QUOTA_POOL, QUOTA_GRANT = "quota", "pool", "grant"
 MARK_PREFIX = "@"
 BUCKETS = "buckets"
-HOT = "^hot"  # no item type begins so
-RATES_PREFIX = "r@"
-BUCKETS_PREFIX = "b@"
+HOT, RATES = "^hot", "^rates"  # no item type begins so
 
 _SEPARATOR = "#"
 _ESCAPED = "\x1f"  # unit separator: no id can hold it (identifiers.py), so it can stand for the separator
@@ -174,14 +173,9 @@ def _period_label(grain: str, period: int) -> str:
     return day_label(period) if grain == "day" else "all"
 
 
-def rates_name(lane_id: str) -> str:
-    """The attribute in which a lane says how often its items are liked."""
-    return RATES_PREFIX + mark_name(lane_id)
-
-
-def buckets_name(lane_id: str) -> str:
-    """The attribute in which a lane says over how many buckets its hot items are spread."""
-    return BUCKETS_PREFIX + mark_name(lane_id)
+def rates_sort_key(lane_id: str) -> str:
+    """As short as the name of a lane's mark."""
+    return mark_name(lane_id)
 
 
 def view_event_key(token: str | None) -> str:

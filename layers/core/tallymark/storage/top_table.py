@@ -16,7 +16,7 @@ from tallymark.sketch import Summary
 from tallymark.top import NOTHING, Grain, Place, Stored, TopMetric
 
 from . import keys
-from .dynamodb import BATCH_GET_KEYS, Item, batch_get, spread, transient_as_unavailable
+from .dynamodb import BATCH_GET_KEYS, Item, batch_get, query, spread, transient_as_unavailable
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -67,25 +67,11 @@ class TopTable:
     def between(
         self, metric: TopMetric, item_type: str | None, grain: Grain, first: int, last: int
     ) -> list[Summary[Target]]:
-        """One Query, half a read unit per 4 KB."""
+        """A Query, half a read unit per 4 KB."""
         low, high = keys.top_range(item_type, grain, first, last)
-        request: dict[str, Any] = {
-            "TableName": self._table,
-            "KeyConditionExpression": "pk = :lists AND sk BETWEEN :low AND :high",
-            "ExpressionAttributeValues": {
-                ":lists": {"S": keys.top_key(metric, grain)},
-                ":low": {"S": low},
-                ":high": {"S": high},
-            },
-        }
-        found: list[Summary[Target]] = []
-        while True:
-            with transient_as_unavailable():
-                answer = self._client.query(**request)
-            found += [_stored(item).summary for item in answer["Items"]]
-            if "LastEvaluatedKey" not in answer:
-                return found
-            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+        values = {":lists": {"S": keys.top_key(metric, grain)}, ":low": {"S": low}, ":high": {"S": high}}
+        found = query(self._client, self._table, "pk = :lists AND sk BETWEEN :low AND :high", values)
+        return [_stored(item).summary for item in found]
 
 
 def _key(place: Place) -> Item:
@@ -106,63 +92,43 @@ def _stored(item: Any) -> Stored:
 
 
 class HotTable:
-    """What lanes report of their items, in one item of the table, and each item's own record of its buckets."""
+    """What lanes report of their items, an item of the table each; what is announced, an item each; and each hot item's
+    own record of its buckets. Reports and announcements are in partitions of their own, and expire.
+    """
 
     def __init__(self, client: DynamoDBClient, table: str) -> None:
         self._client, self._table = client, table
 
     def report(self, lane: Lane, rates: Mapping[Target, int], now_s: int) -> dict[Target, int]:
-        """One write unit per KB of all lanes' reports; those that have run out are taken away with the next."""
+        """One write unit per KB of the lane's own, and half a read unit per 4 KB of all lanes'."""
+        named = {keys.target_key(target): {"N": str(rate)} for target, rate in rates.items()}
+        self._tell(keys.RATES, keys.rates_sort_key(lane.id), {"rates": {"M": named}}, now_s)
         together: Tally[Target] = Tally()
-        for said in self._tell(keys.rates_name(lane.id), rates, now_s, keys.RATES_PREFIX, RATES_LAST_S):
-            together.update(said)
+        for item in self._told(keys.RATES, now_s - RATES_LAST_S):
+            for name, rate in item["rates"]["M"].items():
+                together[keys.parse_target_key(name)] += int(rate["N"])
         return dict(together)
 
-    def announce(self, lane: Lane, buckets: Mapping[Target, int], now_s: int) -> None:
-        """As report()."""
-        self._tell(keys.buckets_name(lane.id), buckets, now_s, keys.BUCKETS_PREFIX, LASTS_S)
-
-    def _tell(
-        self, name: str, numbers: Mapping[Target, int], now_s: int, prefix: str, lasts_s: int
-    ) -> list[dict[Target, int]]:
-        """Sets one attribute; what all of its kind say then."""
-        named = {keys.target_key(target): number for target, number in numbers.items()}
-        with transient_as_unavailable():
-            answer = self._client.update_item(
-                TableName=self._table,
-                Key=_HOT,
-                UpdateExpression="SET #name = :said, #ttl = :ttl",
-                ExpressionAttributeNames={"#name": name, "#ttl": "ttl"},
-                ExpressionAttributeValues={
-                    ":said": {"S": json.dumps([now_s, named], ensure_ascii=False, separators=(",", ":"))},
-                    ":ttl": {"N": str(now_s + 3600)},
-                },
-                ReturnValues="ALL_NEW",
-            )
-        self._forget_old(answer["Attributes"], now_s)
-        return _said(answer["Attributes"], prefix, now_s - lasts_s)
-
-    def _forget_old(self, item: Item, now_s: int) -> None:
-        """Takes away what lanes said that are long gone: one more write, about as often as a shard ends."""
-        old = [name for name in item if _is_told(name) and now_s - json.loads(item[name]["S"])[0] > _FORGOTTEN_S]
-        if old:
-            with transient_as_unavailable():
-                self._client.update_item(
-                    TableName=self._table,
-                    Key=_HOT,
-                    UpdateExpression="REMOVE " + ", ".join(f"#old{i}" for i in range(len(old))),
-                    ExpressionAttributeNames={f"#old{i}": name for i, name in enumerate(old)},
-                )
+    def announce(self, target: Target, buckets: int, now_s: int) -> None:
+        """One write unit. Who announces last is believed."""
+        self._tell(keys.HOT, keys.target_key(target), {"buckets": {"N": str(buckets)}}, now_s)
 
     def buckets(self, now_s: int) -> dict[Target, int]:
-        """Of every hot item. Half a read unit per 4 KB."""
+        """Of every hot item. Half a read unit per 4 KB, which is 30 items or more."""
+        return {
+            keys.parse_target_key(item["sk"]["S"]): int(item["buckets"]["N"])
+            for item in self._told(keys.HOT, now_s - LASTS_S)
+        }
+
+    def _tell(self, pk: str, sk: str, said: Item, now_s: int) -> None:
+        told = {"pk": {"S": pk}, "sk": {"S": sk}, "at": {"N": str(now_s)}, "ttl": {"N": str(now_s + LASTS_S)}}
         with transient_as_unavailable():
-            answer = self._client.get_item(TableName=self._table, Key=_HOT)
-        found: dict[Target, int] = {}
-        for said in _said(answer.get("Item", {}), keys.BUCKETS_PREFIX, now_s - LASTS_S):
-            for target, number in said.items():
-                found[target] = max(number, found.get(target, 0))
-        return found
+            self._client.put_item(TableName=self._table, Item=told | said)
+
+    def _told(self, pk: str, since_s: int) -> list[Item]:
+        """What was said since a moment; the table expires what is older in its own time."""
+        found = query(self._client, self._table, "pk = :pk", {":pk": {"S": pk}})
+        return [item for item in found if int(item["at"]["N"]) >= since_s]
 
     def widen(self, target: Target, buckets: int) -> None:
         """One write unit, also where the record says as many already."""
@@ -185,23 +151,5 @@ class HotTable:
         return int(answer["Item"]["buckets"]["N"]) if "Item" in answer else 0
 
 
-_HOT: Item = {"pk": {"S": keys.HOT}, "sk": {"S": keys.HOT}}
-_FORGOTTEN_S = 10 * LASTS_S
-
-
 def _record(target: Target) -> Item:
     return {"pk": {"S": keys.target_key(target)}, "sk": {"S": keys.BUCKETS}}
-
-
-def _is_told(name: str) -> bool:
-    return name.startswith((keys.RATES_PREFIX, keys.BUCKETS_PREFIX))
-
-
-def _said(item: Any, prefix: str, since_s: int) -> list[dict[Target, int]]:
-    """What lanes have said since a moment."""
-    told = [json.loads(value["S"]) for name, value in item.items() if name.startswith(prefix)]
-    return [
-        {keys.parse_target_key(name): number for name, number in named.items()}
-        for at_s, named in told
-        if at_s >= since_s
-    ]

@@ -281,11 +281,11 @@ def sums_form(namespace: str) -> Form[str, Sum]:
 
 def top_form(namespace: str) -> Form[TopKey, Top]:
     def write(top: Top) -> str:
-        return json.dumps([[[t.item_type, t.item_id, number] for t, number in top.entries], top.approximate])
+        return json.dumps([[[t.item_type, t.item_id, number] for t, number in top.entries], top.proven])
 
     def read(text: str, as_of_ms: int) -> Top:
-        entries, approximate = json.loads(text)
-        return Top(tuple((Target(kind, name), number) for kind, name, number in entries), approximate, as_of_ms)
+        entries, proven = json.loads(text)
+        return Top(tuple((Target(kind, name), number) for kind, name, number in entries), proven, as_of_ms)
 
     return Form(
         lambda key: keys.cache_top_key(namespace, key.metric, key.window, key.item_type, key.limit), write, read
