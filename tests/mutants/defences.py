@@ -1463,10 +1463,40 @@ TOP_LISTS = [
         [f"{TOP_TESTS}::test_a_list_in_the_store_is_bounded_and_its_floor_says_what_it_leaves_out"],
     ),
     Defence(
-        "top-doubled",
-        "A list is stored as soon as a bound has more than doubled; a new item would be seen a minute late.",
-        [Edit(TOP, "self._doubled = True", "self._doubled = False")],
-        [f"{TOP_TESTS}::test_an_item_is_stored_with_its_first_like_and_whenever_it_has_more_than_doubled"],
+        "top-due",
+        "A list is stored as soon as a bound is above what is stored; else a process takes to its end what it added.",
+        [Edit(TOP, "self.is_due = True", "self.is_due = len(self._all) > 1")],
+        [f"{TOP_PROPERTIES}::test_what_is_stored_bounds_what_was_folded_whenever_processes_end"],
+    ),
+    Defence(
+        "top-promise",
+        "What is stored on top for one process is taken off for that one alone; else others' have no bound.",
+        [Edit(TOP, "if t in stored.summary.bounds}", "if t} | {t: n for t, n in stored.summary.bounds.items()}")],
+        [f"{TOP_PROPERTIES}::test_what_is_stored_bounds_what_was_folded_whenever_processes_end"],
+    ),
+    Defence(
+        "top-groups",
+        "Types beyond the heaviest of a batch share lists; else callers who make types up decide how many there are.",
+        [Edit(TOP, "weights.most_common(MOST_GROUPS)", "weights.most_common()")],
+        [f"{TOP_TESTS}::test_types_beyond_the_heaviest_of_a_batch_share_lists"],
+    ),
+    Defence(
+        "top-others",
+        "A reader of one type looks into the shared lists too; else an item whose type was crowded out is nowhere.",
+        [Edit(TOP, "            lists += [summary.of", "            _ = [summary.of")],
+        [f"{TOP_ENGINE}::test_items_of_types_beyond_the_heaviest_of_a_batch_are_in_the_list_of_their_type"],
+    ),
+    Defence(
+        "top-kept-until-stored",
+        "A list leaves memory only once the store has it; else a store that fails for a while loses what was added.",
+        [Edit(TOP, "if kept.stored is not None and not kept.is_due]", "if kept is not None]")],
+        [f"{TOP_TESTS}::test_a_list_that_the_store_does_not_take_stays_in_memory_until_that_is_far_too_full"],
+    ),
+    Defence(
+        "top-time",
+        "The clock is looked at before every few lists; else many lists take the time that the answer needs.",
+        [Edit(TOP, "    if not has_time():", "    if not has_time:")],
+        [f"{TOP_TESTS}::test_a_look_at_the_clock_comes_before_every_few_lists"],
     ),
     Defence(
         "top-version",
@@ -1482,9 +1512,15 @@ TOP_LISTS = [
     ),
     Defence(
         "top-proof",
-        "An answer is proven when its last number is above what anybody unread can have, twice the bound.",
-        [Edit(TOP, "first[-1][1] > SLACK * unread", "first[-1][1] > unread")],
-        [f"{TOP_TESTS}::test_bounds_that_lag_by_half_are_read_past"],
+        "Those of an answer are proven that have more than anybody unread can have; as many is not enough.",
+        [Edit(TOP, "sum(number > unread for", "sum(number >= unread for")],
+        [f"{TOP_TESTS}::test_an_answer_without_proof_says_so"],
+    ),
+    Defence(
+        "top-trust",
+        "Bounds that a number is far above prove nothing: what was counted before there were lists is in none.",
+        [Edit(TOP, "return first, proven if trusted else 0", "return first, proven")],
+        [f"{TOP_TESTS}::test_bounds_that_a_number_is_far_above_prove_nothing"],
     ),
     Defence(
         "top-fails-alone",
@@ -1505,14 +1541,10 @@ TOP_LISTS = [
         [
             Edit(
                 HOT,
-                """        for target, number in buckets.items():  # first: from the announcement on, likes go there
-            self._store.widen(target, number)
-        if buckets:
-            self._store.announce(lane, buckets, now_s)
+                """            self._store.widen(target, number)
+            self._store.announce(target, number, now_s)
 """,
-                """        if buckets:
-            self._store.announce(lane, buckets, now_s)
-        for target, number in buckets.items():
+                """            self._store.announce(target, number, now_s)
             self._store.widen(target, number)
 """,
             )
@@ -1524,6 +1556,24 @@ TOP_LISTS = [
         "The number of buckets that an item ever had never falls; else its older likers are in no list.",
         [Edit(TOP_TABLE, "attribute_not_exists(buckets) OR buckets < :buckets", "attribute_not_exists(pk) OR pk = pk")],
         [f"{TOP_ENGINE}::test_buckets_are_never_lowered"],
+    ),
+    Defence(
+        "hot-off-the-path",
+        "No like waits for the look at what is hot: a table out of reach would cost it 6 s.",
+        [Edit(HOT, "self._executor.submit(self._look, now_ms)", "self._look(now_ms)")],
+        [f"{TOP_TESTS}::test_nobody_waits_for_a_look_and_no_second_is_begun_before_it_ends"],
+    ),
+    Defence(
+        "hot-look-fails-alone",
+        "A look that fails, of whatever, fails no like and forgets nothing.",
+        [
+            Edit(
+                HOT,
+                "except Exception as error:  # noqa: BLE001 (no like",
+                "except ZeroDivisionError as error:  # (no like",
+            )
+        ],
+        [f"{TOP_TESTS}::test_what_was_hot_stays_so_for_a_minute_when_looks_fail"],
     ),
     Defence(
         "hot-readers",

@@ -68,6 +68,17 @@ def test_ten_items_unless_more_are_asked_for(service: Service) -> None:
     assert len(top(service, metric="views", limit="100")) == 30
 
 
+def test_answers_of_any_length_come_from_two_that_are_kept(service: Service) -> None:
+    service.configure(CACHE_TTL_MS="60000", PROCESS_CACHE_TTL_MS="60000")
+    for n in range(12):
+        view(service, n + 1, str(n))
+    assert len(top(service, metric="views", limit="10")) == 10
+    assert len(top(service, metric="views", limit="11")) == 11
+    view(service, 99, "new")
+    for limit in (3, 12):
+        assert ("post", "new", 99) not in top(service, metric="views", limit=str(limit))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

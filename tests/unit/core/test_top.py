@@ -307,6 +307,10 @@ def test_of_an_answer_the_first_may_be_proven_alone() -> None:
     assert (names[:2], proven) == (["a", "b"], 2)
 
 
+def test_two_answers_are_kept_and_the_others_are_their_beginnings() -> None:
+    assert [top.kept_limit(limit) for limit in (1, 10, 11, 100)] == [10, 10, 100, 100]
+
+
 def test_items_taken_back_drop_out() -> None:
     assert answered({"a": 0, "b": -1, "c": 1}, summary_of({"a": 5, "b": 5, "c": 1}), 10) == (["c"], 10, 3)
 
