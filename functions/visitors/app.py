@@ -49,12 +49,10 @@ def _record(stores: Stores, records: list[dict[str, Any]], remaining_ms: Callabl
             unreadable += 1
     if unreadable:
         telemetry.count(SERVICE, "RecordsUnreadable", unreadable)
-    now_ms = wiring.now_ms()
     visitors.record(
         stores,
-        visitors.additions_of(events, now_ms),
-        now_ms=now_ms,
-        keep=lambda again: _keep(stores, again, remaining_ms),
+        visitors.additions_of(events, wiring.now_ms()),
+        keep=lambda: _keep(stores, False, remaining_ms),
         pauses=streams.pauses(remaining_ms),
         sleep=time.sleep,
     )
@@ -64,15 +62,15 @@ def _scheduled(stores: Stores, again: bool, remaining_ms: Callable[[], int]) -> 
     try:
         kept = _keep(stores, again, remaining_ms)
     finally:  # also while Valkey is down: this is what then grows
-        since_ms = stores.log.standing().since_ms
-        if since_ms is not None:
+        standing = stores.log.standing()
+        if (from_ms := standing.unstored_from_ms) is not None:
             with telemetry.metrics(SERVICE) as metrics:
-                metrics.seconds("VisitorsUnstored", max(0.0, (wiring.now_ms() - since_ms) / 1000))
+                metrics.seconds("VisitorsUnstored", max(0.0, (wiring.now_ms() - from_ms) / 1000))
     return {
         "turn": kept is not None,
         "whole": kept is not None and kept.whole,
         "stored": kept is not None and kept.stored,
-        "since": format_time(since_ms) if since_ms is not None else None,
+        "since": format_time(standing.since_ms) if standing.since_ms is not None else None,
     }
 
 
@@ -91,6 +89,8 @@ def _keep(stores: Stores, again: bool, remaining_ms: Callable[[], int]) -> Kept 
     if kept is not None and kept.replayed:
         telemetry.count(SERVICE, "EventsReplayed", kept.replayed)
         telemetry.logger(SERVICE).info("replayed events", events=kept.replayed, whole=kept.whole)
+    if kept is not None and kept.is_server_doubted:
+        telemetry.logger(SERVICE).error("the cache's server seems another again and again; a failover is not noticed")
     return kept
 
 

@@ -24,9 +24,9 @@ class Cache(StartStop):
             "save": "",
             "appendonly": "no",
             "daemonize": "no",
-            # A cache: what was used least makes room, as in ElastiCache.
+            # A cache: of what expires anyhow, what was used least makes room, as in ElastiCache.
             "maxmemory": "256mb",
-            "maxmemory-policy": "allkeys-lru",
+            "maxmemory-policy": "volatile-lru",
         }
         arguments = [part for name, value in settings.items() for part in (f"--{name}", value)]
         self._process = Process("Valkey", [str(get_binary_path()), *arguments], log, dict(os.environ))

@@ -328,6 +328,7 @@ def visitors(ways: Ways) -> None:
 
         deliver("ann", now_ms)
         deliver("bob", now_ms - 21 * 3_600_000)
+        ways.take("VisitorsFunction", {"scheduled": True})
         ways.take("VisitorsFunction", {"rebuild": True})
         ValkeyServer(ways.cache_url).call(lambda client: [client.delete(k) for k in client.scan_iter("*/all/*")])
         ways.api("ReadApiFunction", "GET", "/v1/views", query=f"item_type=post&item_id={ways.target.item_id}")

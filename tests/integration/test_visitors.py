@@ -21,13 +21,14 @@ from tallymark.storage.event_stream import item_of
 from tallymark.storage.valkey import ValkeyDown, ValkeyServer
 from tallymark.storage.visitor_tables import SketchTable, VisitorLog
 from tallymark.views import View, ViewWindow, gather
-from tallymark.visitors import Rebuild, Sketch, Snapshot, Turn, hour_label
+from tallymark.visitors import Rebuild, Sketch, Snapshot, Standing, Turn, hour_label
 from tests.bench.events import function, http_event
 from tests.integration.conftest import Tables, new_target
 from tests.integration.streams import Context, event_record, injected, lost_replies
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+WINDOWS: tuple[ViewWindow, ...] = ("all", "24h", "7d", "30d")
 
 
 class Service:
@@ -97,7 +98,7 @@ def test_a_visitor_is_seen_at_once_and_once(service: Service, target: Target) ->
     service.view(target, "ann", "bob", "ann")
     service.view(target, "cid", bot=True)
     service.deliver(twice=True)
-    for window in ("all", "24h", "7d", "30d"):
+    for window in WINDOWS:
         assert service.visitors(target, window) == 2
     assert service.visitors(new_target()) == 0
 
@@ -190,6 +191,34 @@ def test_what_a_snapshot_holds_is_what_one_pfadd_makes(service: Service, target:
     service.ask(lambda client: client.pfadd(key, *viewed.visitors))
     once = service.ask(lambda client: client.get(key))
     assert stored.data[16:] == once[16:]  # before it: magic, encoding, and the cardinality that was last computed
+
+
+def test_a_first_replay_is_as_old_as_it_is(
+    service: Service, target: Target, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as old as the epoch, which would ring an alarm at each first deployment."""
+    service.view(target, "ann")
+    with monkeypatch.context() as busy:
+        busy.setattr("tallymark.visitors.store", lambda *_: False)
+        capsys.readouterr()
+        service.scheduled()
+        service.now_ms += 7 * 60_000
+        answer = service.scheduled()
+    ages = [json.loads(line)["VisitorsUnstored"] for line in capsys.readouterr().out.splitlines() if "Unstored" in line]
+    assert ages == [[0.0], [420.0]]
+    assert (answer["whole"], answer["stored"], answer["since"]) == (True, False, None)
+
+
+def test_reads_of_made_up_ids_leave_the_cache_as_it_is(service: Service, target: Target) -> None:
+    service.view(target, "ann")
+    service.deliver()
+    for window in WINDOWS:
+        service.visitors(target, window)
+    before = service.ask(lambda client: set(client.scan_iter("*")))
+    for window in WINDOWS:
+        assert service.visitors(new_target(), window) == 0
+    service._forget_counts()
+    assert service.ask(lambda client: set(client.scan_iter("*"))) <= before
 
 
 def test_a_record_that_cannot_be_read_holds_up_nobody(service: Service, target: Target) -> None:
@@ -285,7 +314,6 @@ def test_one_at_a_time_has_the_turn_until_it_ends_or_its_time_does(log: VisitorL
 @pytest.mark.parametrize(
     "act",
     [
-        lambda log, turn: log.move_on(turn, 7),
         lambda log, turn: log.save(turn, Rebuild("era")),
         lambda log, turn: log.save(turn, None),
         lambda log, turn: log.restart(turn, 7),
@@ -295,18 +323,37 @@ def test_whose_turn_was_taken_over_can_change_nothing(log: VisitorLog, act: Call
     turn = take(log, 100)
     other = log.save(take(log, 200), Rebuild("theirs", "key"))
     log.move_on(other, 150)
+    assert not log.move_on(turn, 7)
     with pytest.raises(Unavailable):
         act(log, turn)
     assert log.standing().since_ms == 150
     assert take(log, 300).rebuild == Rebuild("theirs", "key")
 
 
-def test_a_restart_forgets_how_far_everything_was(log: VisitorLog) -> None:
-    assert log.standing().since_ms is None
-    turn = log.save(take(log, 100), Rebuild("era", "key"))
-    log.restart(turn, 105)
+def test_after_a_restart_everything_is_replayed_until_a_turn_moves_on(log: VisitorLog) -> None:
+    assert log.standing() == Standing()
+    turn = take(log, 100)
+    assert log.move_on(turn, 90)
+    turn = log.restart(log.save(turn, Rebuild("era", "key")), 105)
+    assert (turn.since_ms, turn.standing, turn.rebuild) == (0, Standing(90, 0, 105, is_replaying=True), None)
     turn = take(log, 200)
-    assert (turn.since_ms, turn.standing.replayed_ms, turn.rebuild) == (0, 105, None)
+    assert (turn.since_ms, turn.standing.unstored_from_ms) == (0, 105)
+    assert log.move_on(turn, 190)
+    assert log.standing() == Standing(190, 0, 105)
+
+
+def test_since_moves_back_and_no_turn_that_was_under_way_moves_it_on(log: VisitorLog) -> None:
+    assert log.retreat(50) == 1  # nothing is stored: everything is replayed anyway
+    turn = take(log, 100)
+    assert log.move_on(turn, 90)
+    assert log.retreat(95) == 2
+    assert log.standing().since_ms == 90
+    assert not log.move_on(turn, 99)
+    turn = log.save(turn, None)  # which tells how things stand
+    assert log.move_on(turn, 99)
+    assert log.retreat(70) == 3
+    assert log.standing().since_ms == 70
+    assert not log.move_on(turn, 99)
 
 
 def test_the_log_has_the_views_since_a_moment_page_by_page(service: Service, log: VisitorLog, target: Target) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 from valkey import Valkey
 
 from infra.local.cache import Cache
+from tallymark.errors import Unavailable
+from tallymark.model import Target
 from tallymark.storage import keys, live_sketches
-from tests.property.visitor_world import Killed, World
+from tests.property.visitor_world import WINDOWS, Killed, World
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 LONG_MS = 5 * MINUTE_MS  # between turns
@@ -139,6 +143,38 @@ def test_another_server_that_lacks_the_last_moments_is_found_out(world: World) -
     world.recovered()
 
 
+def test_a_server_that_seems_another_each_time_is_not_rebuilt_without_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rebuild is a scan of all events."""
+    known = "local function server() return"
+    assert known in live_sketches._BOOK
+    monkeypatch.setattr(
+        live_sketches, "_BOOK", live_sketches._BOOK.replace(known, f"{known} redis.call('INCR', book .. '/n') ..")
+    )
+    began: list[bool] = []
+    real = world.live.begin
+
+    def begin(groups: Sequence[int], era: str) -> bool:
+        assert len(began) < 3
+        began.append(real(groups, era))
+        return began[-1]
+
+    monkeypatch.setattr(world.live, "begin", begin)
+    later(world)
+    assert began == [False, False, True]
+    later(world)
+    assert world.count() == 2
+
+
+def test_a_server_may_be_another_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_sketches, "_EARLY_S", 0)
+    for _ in range(5):
+        world.fail_over()
+        assert world.count() is None
+        world.recovered()
+
+
 def test_the_sketches_of_an_era_that_has_ended_are_not_left_behind(world: World) -> None:
     world.view(3, world.targets[0])
     world.deliver(1)
@@ -165,10 +201,133 @@ def test_sketches_of_both_kinds_are_stored_loaded_and_united(world: World, peopl
 # --- what comes late --------------------------------------------------------------------------------------------
 
 
-def test_a_view_that_comes_late_is_stored_before_it_is_acknowledged(world: World) -> None:
+def test_a_view_that_comes_late_outlives_a_flush(world: World) -> None:
     world.view(3, world.targets[0])
     later(world)
     world.deliver(1)
+    world.flush()
+    world.recovered()
+
+
+def test_a_stream_that_is_behind_is_read_without_storing_and_since_waits_for_it(world: World) -> None:
+    """Else each batch would store all its sketches, be slower for it, and find itself further behind."""
+    begin_ms = world.now_ms
+    for _ in range(60):
+        world.view(2)
+        world.now_ms += MINUTE_MS
+    while world.waiting:
+        before = dict(world.stored.snapshots)
+        world.deliver(5)
+        assert world.stored.snapshots == before
+        world.now_ms += MINUTE_MS
+        kept = world.keep()
+        assert kept is not None
+        assert kept.whole
+        since_ms = world.log.standing().since_ms
+        assert since_ms is not None
+        if world.waiting:
+            world.deliver(1)
+            since_ms = world.log.standing().since_ms
+            assert since_ms is not None
+            assert begin_ms - MINUTE_MS <= since_ms <= world.acknowledged[-1][0]
+    later(world)
+    assert world.log.standing().since_ms == world.now_ms - MINUTE_MS
+    world.recovered()
+
+
+def late_one(world: World) -> None:
+    """A view of some minutes ago is delivered."""
+    world.waiting.sort(key=lambda event: event[0])
+    world.deliver(1)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("call", ["take_turn", "missing", "late_before", "unstored", "get", "merge", "put", "stored"])
+def test_a_late_view_that_comes_during_a_turn_is_not_passed_over_by_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, call: str, after: bool
+) -> None:
+    world.view(3, world.targets[0])
+    later(world)
+    world.view(1, world.targets[0])
+    world.now_ms += LONG_MS
+    store = next(one for one in (world.log, world.live, world.stored) if hasattr(one, call))
+    world.waiting.reverse()
+    world.deliver(1)
+    meanwhile(monkeypatch, store, call, lambda: late_one(world), after=after)
+    world.keep()
+    assert not world.waiting
+    world.flush()
+    world.recovered()
+
+
+@pytest.mark.parametrize("call", ["late_before", "move_on"])
+def test_a_late_view_that_comes_as_a_turn_ends_is_not_passed_over_by_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    world.view(3, world.targets[0])
+    later(world)
+    world.now_ms += LONG_MS
+    # The second call of late_before, after everything was stored.
+    first = [lambda: meanwhile(monkeypatch, world.live, call, lambda: late_one(world), after=False)]
+    if call == "late_before":
+        meanwhile(monkeypatch, world.live, call, first[0], after=True)
+    else:
+        meanwhile(monkeypatch, world.log, call, lambda: late_one(world), after=False)
+    kept = world.keep()
+    assert not world.waiting
+    assert kept is not None
+    assert not kept.stored
+    world.flush()
+    world.recovered()
+
+
+def test_a_turn_between_the_steps_of_moving_back_is_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows of the retreat and moves on all the same: groups that it has told so do not go back by that one."""
+    world.view(3, world.targets[0])
+    later(world)
+    world.now_ms += LONG_MS
+    meanwhile(monkeypatch, world.log, "retreat", world.keep, after=True)
+    world.deliver(1)
+    world.flush()
+    world.recovered()
+
+
+def test_a_group_that_was_rebuilt_between_the_steps_of_moving_back_is_seen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turns() -> None:
+        world.keep()
+        world.flush()
+        meanwhile(monkeypatch, world.live, "late_before", die, after=False)
+        world.with_death(world.keep, 10**6, after=False)
+        world.log.busy_ms = 0
+
+    def die() -> None:
+        raise Killed
+
+    world.view(3, world.targets[0])
+    later(world)
+    world.now_ms += LONG_MS
+    meanwhile(monkeypatch, world.log, "retreat", turns, after=True)
+    world.deliver(1)
+    world.flush()
+    world.recovered()
+
+
+def test_what_came_late_into_a_group_that_is_then_lost_is_replayed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def come_and_go() -> None:
+        world.deliver(1)
+        world.flush()
+
+    world.view(3, world.targets[0])
+    later(world)
+    world.now_ms += LONG_MS
+    meanwhile(monkeypatch, world.live, "missing", come_and_go, after=False)
+    world.keep()
+    world.check()
+    later(world)
     world.flush()
     world.recovered()
 
@@ -179,49 +338,6 @@ def test_a_view_that_comes_while_all_is_stored_is_late_already(world: World, mon
     meanwhile(monkeypatch, world.live, "unstored", lambda: world.deliver(1), after=True)
     world.keep()
     world.flush()
-    world.recovered()
-
-
-def test_a_late_view_is_not_taken_for_stored_by_an_era_that_never_had_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.view(3, world.targets[0])
-    later(world)
-
-    def lose() -> None:
-        world.flush()
-        world.keep()
-
-    meanwhile(monkeypatch, world.stored, "get", lose, after=False)
-    world.deliver(1)
-    world.check()
-    world.recovered()
-
-
-def test_late_views_of_one_sketch_that_two_eras_took_are_added_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.view(2, world.targets[0])
-    world.view(3, world.targets[0])
-    later(world)
-    monkeypatch.setattr(live_sketches, "_CALLS_AT_ONCE", 1)
-    monkeypatch.setattr("tallymark.visitors._AT_ONCE", 2)
-    real, taken = world.live._server.run, []
-
-    def run(script: str, on: Any) -> Any:
-        answer = real(script, on)
-        if "digests_in(ARGV[4], 1)" in script and answer != [b"late"]:
-            taken.append(answer[0])
-            if len(taken) == 1:
-                world.flush()
-                world.keep()
-        return answer
-
-    monkeypatch.setattr(world.live._server, "run", run)
-    world.deliver(2)
-    assert len(taken) > 2
-    assert len(set(taken)) == 2
-    world.check()
     world.recovered()
 
 
@@ -255,8 +371,23 @@ def test_a_replay_that_was_asked_for_is_made_however_often_it_dies(new_world: Ca
         world.view(4, world.targets[0])
         for _ in range(21):
             later(world, HOUR_MS)
-        world.with_death(lambda world=world: world.deliver(1), calls, after=True)  # type: ignore[misc]
+        world.deliver(1)
+        world.with_death(world.keep, calls, after=True)
         world.recovered()
+
+
+def test_a_replay_does_not_forget_since_when_views_are_missing(world: World) -> None:
+    """Nor is it said that nothing was stored since the epoch began."""
+    since_ms = world.log.turn.standing.since_ms
+    assert since_ms is not None
+    world.now_ms += LONG_MS
+    world.with_death(lambda: world.keep(again=True), 4, after=True)
+    standing = world.log.standing()
+    assert (standing.since_ms, standing.is_replaying, standing.unstored_from_ms) == (since_ms, True, world.now_ms)
+    world.now_ms = since_ms + 8 * 24 * HOUR_MS
+    world.keep()
+    assert world.lost == [(since_ms, world.now_ms - 7 * 24 * HOUR_MS)]
+    assert not world.log.standing().is_replaying
 
 
 def test_views_whose_events_have_expired_before_they_were_stored_are_told_of(world: World) -> None:
@@ -363,6 +494,60 @@ def test_a_rebuild_that_was_taken_over_does_not_declare_the_other_whole(
     world.recovered()
 
 
+def test_a_rebuild_that_was_taken_over_does_not_undo_what_is_late(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overtake() -> None:
+        """Another process goes on with it, and stores everything."""
+        world.now_ms += LONG_MS + 1
+        later(world, 0)
+
+    world.view(3, world.targets[0])
+    world.deliver(1)
+    world.view(4, world.targets[0])
+    world.flush()
+    world.log.kept, kept = dict(list(world.log.kept.items())[:2]), world.log.kept  # written, but not yet to be read
+    meanwhile(monkeypatch, world.live, "finish", overtake, after=False)
+    world.with_death(world.keep, 10**6, after=False)
+    world.log.kept = kept
+    world.deliver(1)
+    world.flush()
+    world.recovered()
+
+
+def test_a_sketch_of_another_era_is_not_taken_for_what_was_stored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its changes have the same numbers."""
+
+    def overtake() -> None:
+        world.view(5, world.targets[0])
+        world.flush()
+        world.now_ms += LONG_MS + 1
+        meanwhile(monkeypatch, world.live, "late_before", die, after=False)
+        world.with_death(world.keep, 10**6, after=False)
+
+    def die() -> None:
+        raise Killed
+
+    world.flush()
+    world.log.kept.clear()
+    world.accepted.clear()
+    world.acknowledged.clear()
+    world.stored.snapshots.clear()
+    world.keep()
+    world.now_ms += LONG_MS
+    world.view(3, world.targets[0])
+    world.deliver(1)
+    meanwhile(monkeypatch, world.live, "stored", overtake, after=False)
+    world.with_death(world.keep, 10**6, after=False)
+    world.deliver(1)
+    later(world, LONG_MS + 1)
+    later(world)
+    world.flush()
+    world.recovered()
+
+
 def test_a_rebuild_that_died_goes_on_only_where_nothing_of_it_was_lost(new_world: Callable[[int], World]) -> None:
     for calls in range(6, 24):
         world = new_world(calls)
@@ -412,6 +597,93 @@ def test_death_at_any_call_loses_nobody(new_world: Callable[[int], World], after
         world.check()
         world.flush()
         world.recovered()
+
+
+# --- little memory ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[tuple[World, Callable[[int], None]]]:
+    """A world of 2,000 targets, and how to leave its Valkey so many bytes."""
+    with Cache(home=tmp_path, log=tmp_path / "valkey.log") as cache, Valkey.from_url(cache.url) as client:
+        world = World(cache.url, client, 1, targets=tuple(Target("post", str(n)) for n in range(2000)))
+        for _ in range(2):  # so that the server knows all scripts
+            world.view(1)
+            world.flush()
+            later(world)
+            world.deliver(1)
+
+        def leave(free: int) -> None:
+            client.config_set("maxmemory", client.info("memory")["used_memory"] + free)
+
+        yield world, leave
+
+
+def view_all(world: World) -> None:
+    for target in world.targets:
+        world.view(1, target)
+
+
+def test_a_full_server_takes_no_more_until_a_turn_has_stored_what_it_holds(
+    full: tuple[World, Callable[[int], None]],
+) -> None:
+    world, leave = full
+    view_all(world)
+    leave(400_000)
+    with pytest.raises(Unavailable):
+        world.deliver(2000)
+    leave(-50_000)
+    later(world)
+    leave(400_000)
+    for _ in range(50):
+        later(world)
+        with contextlib.suppress(Unavailable):
+            world.deliver(50)
+    assert not world.waiting
+    leave(100_000_000)
+    later(world)
+    world.check(*world.targets[:20])
+    assert world.count() is not None
+
+
+def test_a_rebuild_goes_on_in_less_memory_than_all_its_sketches_need(
+    full: tuple[World, Callable[[int], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, leave = full
+    monkeypatch.setattr("tallymark.visitors._UNSTORED_AT_MOST", 200)
+    monkeypatch.setattr("tests.property.visitor_world.PAGE", 100)
+    view_all(world)
+    world.flush()
+    leave(600_000)
+    kept = world.keep()
+    assert kept is not None
+    assert kept.stored
+    assert sum(sketch.label == "all" for sketch in world.stored.snapshots) == 2000
+
+
+def test_a_rebuild_that_found_no_memory_first_stores_what_it_left(
+    full: tuple[World, Callable[[int], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, leave = full
+    monkeypatch.setattr("tests.property.visitor_world.PAGE", 100)
+    view_all(world)
+    world.flush()
+    leave(400_000)
+    with pytest.raises(Unavailable):
+        world.keep()
+    for _ in range(20):
+        world.with_death(world.keep, 10**6, after=False)
+    kept = world.keep()
+    assert kept is not None
+    assert kept.stored
+    assert sum(sketch.label == "all" for sketch in world.stored.snapshots) == 2000
+
+
+def test_a_read_of_what_nobody_viewed_leaves_nothing_behind(world: World) -> None:
+    before = set(world.client.scan_iter(match=f"{world.namespace}/*"))
+    for window in WINDOWS:
+        assert world.count(Target("post", "made up"), window) == 0
+    assert set(world.client.scan_iter(match=f"{world.namespace}/*")) == before
 
 
 # --- anything ---------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from tallymark.visitors import (
 BEGIN_MS = 1_769_860_800_000
 WINDOWS: tuple[ViewWindow, ...] = ("all", "24h", "7d", "30d")
 EVENT_DAYS = 7
+PAGE = 3  # events
 
 
 class Killed(Exception):
@@ -120,9 +121,9 @@ class MemoryLog:
 
     def events(self, since_ms: int, cursor: str | None) -> Page:
         later = sorted(key for key in self.kept if key > (cursor or ""))
-        some = later[:3]
+        some = later[:PAGE]
         found = [self.kept[key] for key in some if self.kept[key][0] >= since_ms]
-        return Page(found, some[-1] if len(later) > 3 else None)
+        return Page(found, some[-1] if len(later) > PAGE else None)
 
     def standing(self) -> Standing:
         return self.turn.standing
@@ -135,13 +136,23 @@ class MemoryLog:
         return self.turn
 
     def restart(self, turn: Turn, now_ms: int) -> Turn:
-        return self._update(turn, standing=Standing(0, now_ms), rebuild=None)
+        standing = replace(self.turn.standing, replayed_ms=now_ms, is_replaying=True)
+        return self._update(turn, standing=standing, rebuild=None)
 
     def save(self, turn: Turn, rebuild: Rebuild | None) -> Turn:
         return self._update(turn, rebuild=rebuild)
 
-    def move_on(self, turn: Turn, since_ms: int) -> None:
-        self._update(turn, standing=replace(self.turn.standing, since_ms=since_ms))
+    def move_on(self, turn: Turn, since_ms: int) -> bool:
+        if (turn.number, turn.standing.retreats) != (self.turn.number, self.turn.standing.retreats):
+            return False
+        self._update(turn, standing=replace(self.turn.standing, since_ms=since_ms, is_replaying=False))
+        return True
+
+    def retreat(self, since_ms: int) -> int:
+        standing = self.turn.standing
+        earlier_ms = None if standing.since_ms is None else min(standing.since_ms, since_ms)
+        self.turn = replace(self.turn, standing=replace(standing, since_ms=earlier_ms, retreats=standing.retreats + 1))
+        return self.turn.standing.retreats
 
     def end(self, turn: Turn) -> None:
         if turn.number == self.turn.number:
@@ -197,7 +208,6 @@ class World:
         visitors.record(
             self.stores,
             additions_of([(at_ms, [viewed]) for at_ms, viewed in batch], self.now_ms),
-            now_ms=self.now_ms,
             keep=self.keep,
             pauses=iter([0.0] * 3),
             sleep=lambda _s: None,

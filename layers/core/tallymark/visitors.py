@@ -3,9 +3,10 @@
 A sketch is a HyperLogLog of one target and one hour, one day or all time. Adding to it and merging into it may be
 repeated at will, so only losses have to be guarded against. Two rules make that none can happen:
 
-- Every view is in a sketch that is stored, or it was accepted at or after the moment `since`, from which on the
-  events are replayed when live sketches were lost. `since` moves on when all that was live has been stored.
-- A view that comes later than that (the stream stood still, or brings it again) is stored before it is acknowledged.
+- Every view that was acknowledged is in a sketch that is stored, or it was accepted at or after the moment `since`,
+  from which on the events are replayed when live sketches were lost. `since` moves on when all that was live has
+  been stored.
+- Before a view that is older than that is added (the stream is behind, or brings it again), `since` moves back to it.
 
 Live sketches stand in groups, each with a book that says which of its sketches are not stored yet. A group begins an
 era when it is rebuilt, and the era ends with anything of it that was lost: until the next is whole, nobody is told a
@@ -26,7 +27,7 @@ from .events import Viewed
 from .model import ALL, MS_PER_HOUR, Target, day_label, day_of_label
 from .views import ViewWindow
 
-LATE_MS = 60_000  # the stream brings a view within a second or so; what takes longer is stored one by one
+LATE_MS = 60_000  # the stream brings a view within a second or so; what takes longer moves `since` back
 # The stream forgets after 24 h. What was out of sight for nearly as long is no longer taken to come by it.
 FORGOTTEN_MS = 20 * MS_PER_HOUR
 MS_PER_DAY = series.SECONDS_PER_DAY * 1000
@@ -34,6 +35,7 @@ MS_PER_DAY = series.SECONDS_PER_DAY * 1000
 _HOURS_KEPT_S = 2 * series.SECONDS_PER_DAY  # the window of 24 h reaches back 25
 _AT_ONCE = 1_000  # digests of one addition
 _STORED_AT_ONCE = 50  # sketches of up to 12 KB
+_UNSTORED_AT_MOST = 2_000  # sketches of a rebuild: up to 24 MB that Valkey may not evict
 _TRIES = 3  # of a reader whose snapshots are stored anew meanwhile
 
 
@@ -60,7 +62,7 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The era that took an addition; None if it is late and was not to be taken so, or if its group is not whole."""
+    """The era that took an addition; None if it is late, or if its group is not whole."""
 
     era: str | None
     late: bool = False
@@ -88,6 +90,7 @@ class Seen:
 
     count: int | None = None
     missing: tuple[str, ...] = ()
+    is_nobody_live: bool = False  # all of them, and none has anything that is not stored
     era: str = ""
     stores: str = ""  # of the group so far: snapshots that were read before one more of them may be out of date
 
@@ -104,8 +107,15 @@ class Rebuild:
 class Standing:
     """Moments in milliseconds since the epoch."""
 
-    since_ms: int | None = None  # what was accepted before is stored; None: nothing ever was
+    since_ms: int | None = None  # what was acknowledged and accepted before is stored; None: nothing ever was
+    retreats: int = 0  # how often `since_ms` was moved back
     replayed_ms: int = 0  # when a replay of all events that were kept was last begun
+    is_replaying: bool = False  # until everything is stored again
+
+    @property
+    def unstored_from_ms(self) -> int | None:
+        """Since when it has not come about that everything was stored; None: nobody has tried."""
+        return max(self.since_ms or 0, self.replayed_ms) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,7 @@ class Turn:
     @property
     def since_ms(self) -> int:
         """From when on events have to be replayed."""
-        return self.standing.since_ms or 0
+        return 0 if self.standing.is_replaying else self.standing.since_ms or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +143,15 @@ class Page:
 class LiveSketches(Protocol):
     """Sketches in Valkey. Every call raises Unavailable while it does not answer, and may be repeated."""
 
-    def add(self, additions: Sequence[Addition], *, late: bool = False, era: str | None = None) -> list[Added]: ...
+    def add(self, additions: Sequence[Addition], *, era: str | None = None) -> list[Added]: ...
     def missing(self) -> list[int]: ...
     def group_of(self, target: Target) -> int: ...
-    def begin(self, groups: Sequence[int], era: str) -> None: ...
-    def finish(self, groups: Sequence[int], era: str, since_ms: int) -> None: ...
+    def begin(self, groups: Sequence[int], era: str) -> bool: ...
+    def finish(self, groups: Sequence[int], era: str, since_ms: int, retreats: int) -> None: ...
     def forget(self) -> None: ...
-    def late_before(self, since_ms: int) -> list[str | None]: ...
-    def unstored(self, eras: Sequence[str]) -> dict[Sketch, str]: ...
+    def late_before(self, since_ms: int, retreats: int) -> list[str | None]: ...
+    def retreat(self, since_ms: int, retreats: int) -> None: ...
+    def unstored(self, eras: Mapping[int, str]) -> dict[Sketch, str]: ...
     def merge(self, sketches: Mapping[Sketch, str], stored: Mapping[Sketch, Snapshot]) -> dict[Sketch, Live] | None: ...
     def stored(self, marks: Mapping[Sketch, tuple[str, str]]) -> None: ...
     def count(self, target: Target, labels: Sequence[str]) -> Seen: ...
@@ -162,7 +173,8 @@ class Log(Protocol):
     def take_turn(self, now_ms: int, until_ms: int) -> Turn | None: ...
     def restart(self, turn: Turn, now_ms: int) -> Turn: ...
     def save(self, turn: Turn, rebuild: Rebuild | None) -> Turn: ...
-    def move_on(self, turn: Turn, since_ms: int) -> None: ...
+    def move_on(self, turn: Turn, since_ms: int) -> bool: ...
+    def retreat(self, since_ms: int) -> int: ...
     def end(self, turn: Turn) -> None: ...
     def standing(self) -> Standing: ...
 
@@ -239,20 +251,17 @@ def record(
     stores: Stores,
     additions: Sequence[Addition],
     *,
-    now_ms: int,
-    keep: Callable[[bool], Kept | None],
+    keep: Callable[[], Kept | None],
     pauses: Iterator[float],
     sleep: Callable[[float], None],
 ) -> None:
     """Adds them; when it returns they outlive every loss of Valkey. Safe to repeat.
 
-    `keep` takes the turn, with every event from the first if told so. Raises Unavailable if a rebuild takes longer
-    than the pauses: the batch then comes again.
+    `keep` takes the turn. Raises Unavailable if a rebuild takes longer than the pauses: the batch then comes again.
     """
-    todo, again = additions, _is_gap_feared(stores.log, additions, now_ms)
-    while again or (todo := _left(stores, todo)):
-        kept = keep(again)
-        again = again and kept is None
+    todo = additions
+    while todo := _left(stores, todo):
+        kept = keep()
         if kept is not None and kept.whole:
             continue
         if (pause := next(pauses, None)) is None:
@@ -260,29 +269,22 @@ def record(
         sleep(pause)
 
 
-def _is_gap_feared(log: Log, additions: Sequence[Addition], now_ms: int) -> bool:
-    """A view that comes so late may have had others before it that the stream has forgotten."""
-    oldest_ms = min((addition.first_ms for addition in additions), default=now_ms)
-    return now_ms - oldest_ms > FORGOTTEN_MS and oldest_ms > log.standing().replayed_ms
-
-
 def _left(stores: Stores, additions: Sequence[Addition]) -> list[Addition]:
-    """Adds them, and what is late also to the snapshots; returns those for which that could not be done now."""
-    answers = stores.live.add(additions)
-    left = [one for one, added in zip(additions, answers, strict=True) if added.era is None]
-    late = {one for one, added in zip(additions, answers, strict=True) if added.late}
-    return [one for one in left if one not in late] if late and _stored_at_once(stores, list(late)) else left
+    """Adds them; returns those for which that could not be done now."""
+    left, late = _add(stores.live, additions)
+    while late:  # once, as a rule: a turn that was taken between these lines makes them late again
+        oldest_ms = min(one.first_ms for one in late)
+        stores.live.retreat(oldest_ms, stores.log.retreat(oldest_ms))
+        more, late = _add(stores.live, late)
+        left += more
+    return left
 
 
-def _stored_at_once(stores: Stores, additions: Sequence[Addition]) -> bool:
-    """False if an era ended meanwhile."""
-    eras: dict[Sketch, str] = {}
-    for one, added in zip(additions, stores.live.add(additions, late=True), strict=True):
-        if added.era is None:
-            return False
-        for sketch in one.sketches:
-            eras.setdefault(sketch, added.era)  # the first: if it still stands, so it did for all
-    return settle(stores, eras, lambda: False)
+def _add(live: LiveSketches, additions: Sequence[Addition]) -> tuple[list[Addition], list[Addition]]:
+    """Adds them; returns those whose group is not whole, and those that are late."""
+    answers = live.add(additions)
+    refused = [(one, added.late) for one, added in zip(additions, answers, strict=True) if added.era is None]
+    return [one for one, is_late in refused if not is_late], [one for one, is_late in refused if is_late]
 
 
 # --- storing ----------------------------------------------------------------------------------------------------
@@ -310,18 +312,20 @@ def settle(stores: Stores, sketches: Mapping[Sketch, str], is_time_over: Callabl
 
 
 def store(stores: Stores, turn: Turn, now_ms: int, is_time_over: Callable[[], bool]) -> bool:
-    """Stores all that is live and not stored, and lets `since` move on; False if that has to be tried again."""
-    since_ms = max(turn.since_ms, now_ms - LATE_MS)
-    # From here on nothing accepted before `since` comes in without being stored at once, so what is unstored
-    # now is all that has to be stored before `since` may move there.
-    eras = stores.live.late_before(since_ms)
-    if None in eras:
+    """Stores all that is live and not stored, and lets `since` move on; False if that has to be tried again.
+
+    So it has when something late comes meanwhile: while the stream is behind, `since` stays where it is.
+    """
+    since_ms, retreats = max(turn.since_ms, now_ms - LATE_MS), turn.standing.retreats
+    # From here on nothing accepted before `since` comes in, unless `since` is moved back first, which this turn then
+    # fails to move on. So what is unstored now is all that has to be stored before `since` may move there.
+    eras = stores.live.late_before(since_ms, retreats)
+    whole = {group: era for group, era in enumerate(eras) if era is not None}
+    if len(whole) < len(eras):
         return False
-    whole = [era for era in eras if era is not None]
-    if not settle(stores, stores.live.unstored(whole), is_time_over) or stores.live.late_before(since_ms) != eras:
+    if not settle(stores, stores.live.unstored(whole), is_time_over):
         return False
-    stores.log.move_on(turn, since_ms)
-    return True
+    return stores.live.late_before(since_ms, retreats) == eras and stores.log.move_on(turn, since_ms)
 
 
 # --- rebuilding -------------------------------------------------------------------------------------------------
@@ -334,6 +338,7 @@ class Kept:
     whole: bool = False  # every group has all its visitors
     stored: bool = False  # and all that they held as the turn began is stored
     replayed: int = 0  # events
+    is_server_doubted: bool = False  # it seemed to be another so often that its name is no longer looked at
 
 
 def keep(
@@ -349,8 +354,9 @@ def keep(
 ) -> Kept | None:
     """One turn: rebuilds what is missing, then stores what is new. None while another has the turn.
 
-    `again` replays every event that is kept, into new eras; so does a time without turns in which the stream may
-    have forgotten something. A replay reads the table of events once, a read unit per 4 KB. `tell_lost` is told of
+    `again` replays every event that is kept, into new eras. So does a `since` that is as old as what the stream
+    forgets, because no turn could move it on, or because a view came so late: others before it may be gone. A replay
+    reads the table of events once, a read unit per 4 KB. `tell_lost` is told of
     the time, from and to in milliseconds, whose views may be missing for good: their events have expired.
     """
     turn = stores.log.take_turn(now_ms, until_ms)
@@ -358,10 +364,10 @@ def keep(
         return None
     kept = Kept()
     try:
-        since_ms, replayed_ms = turn.standing.since_ms, turn.standing.replayed_ms
-        if again or since_ms is None or now_ms - max(since_ms, replayed_ms) > FORGOTTEN_MS:
+        since_ms, from_ms = turn.standing.since_ms, turn.standing.unstored_from_ms
+        if again or from_ms is None or now_ms - from_ms > FORGOTTEN_MS:
             oldest_ms = now_ms - event_days * MS_PER_DAY
-            if since_ms and since_ms < oldest_ms:
+            if since_ms is not None and since_ms < oldest_ms:
                 tell_lost(since_ms, oldest_ms)
             stores.live.forget()  # first: dying between the two, the next turn comes here again
             turn = stores.log.restart(turn, now_ms)
@@ -375,15 +381,26 @@ def keep(
 def _rebuild(
     stores: Stores, turn: Turn, kept: Kept, now_ms: int, new_era: Callable[[], str], is_time_over: Callable[[], bool]
 ) -> bool:
-    """Replays into every group that is not whole the events since `since`; False if time is over before."""
+    """Replays into every group that is not whole the events since `since`; False if time is over before.
+
+    Stores what it has while it goes on, and first what an earlier turn left: until it is stored Valkey has no room
+    to make. What is stored of an era that is not whole is some of what it will hold, and merged as everything is.
+    """
+    is_room = turn.rebuild is None
     while not is_time_over():
         missing = stores.live.missing()
         if not missing:
             return True
         if (rebuild := turn.rebuild) is None:
             rebuild = Rebuild(new_era())
+            # This also reads how far `since` may have been moved back for a group that has been lost since.
             turn = stores.log.save(turn, rebuild)
-            stores.live.begin(missing, rebuild.era)
+            kept.is_server_doubted |= stores.live.begin(missing, rebuild.era)
+        unstored = stores.live.unstored(dict.fromkeys(missing, rebuild.era))
+        if not is_room or len(unstored) > _UNSTORED_AT_MOST:
+            settle(stores, unstored, is_time_over)
+            is_room = True
+            continue
         page = stores.log.events(turn.since_ms, rebuild.cursor)
         kept.replayed += len(page.events)
         additions = [one for one in additions_of(page.events, now_ms) if stores.live.group_of(one.target) in missing]
@@ -399,7 +416,7 @@ def _replayed(
         return stores.log.save(turn, None)
     if cursor is not None:
         return stores.log.save(turn, replace(rebuild, cursor=cursor))
-    stores.live.finish(groups, rebuild.era, turn.since_ms)
+    stores.live.finish(groups, rebuild.era, turn.since_ms, turn.standing.retreats)
     return stores.log.save(turn, None)
 
 
@@ -421,7 +438,10 @@ class SketchedVisitors:
                 seen = self.live.count(target, labels)
                 if not seen.missing:
                     return seen.count
-                self.live.load(target, seen, self.stored.between(target, seen.missing[0], seen.missing[-1]))
+                stored = self.stored.between(target, seen.missing[0], seen.missing[-1])
+                if seen.is_nobody_live and not stored:
+                    return 0  # and nothing to load: ids that are made up take no memory
+                self.live.load(target, seen, stored)
         except Unavailable:
             return None
         return None

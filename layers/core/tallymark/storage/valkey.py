@@ -1,7 +1,8 @@
 """Valkey: shared counts and sliding windows, each step one script on one key.
 
-Every script reads the server's clock, so processes with other clocks agree; every key stands alone,
-so a cluster may place it anywhere. A server that does not answer is left alone for a moment.
+Every script reads the server's clock, so processes with other clocks agree; every key stands alone, so a cluster may
+place it anywhere (live_sketches.py has scripts on several keys, all in one slot). A server that does not answer is left
+alone for a moment.
 """
 
 from __future__ import annotations

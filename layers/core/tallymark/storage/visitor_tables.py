@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tallymark import visitors
@@ -140,26 +141,64 @@ class VisitorLog:
                 )
             except self._client.exceptions.ConditionalCheckFailedException:
                 return None
-        item = answer["Attributes"]
-        rebuild = Rebuild(**json.loads(item["progress"]["S"])) if "progress" in item else None
-        return Turn(int(item["turn"]["N"]), _standing(item), rebuild)
+        return _turn(answer["Attributes"])
 
     def restart(self, turn: Turn, now_ms: int) -> Turn:
-        """Everything that is kept has to be replayed."""
-        self._update(turn, "SET since = :zero, replayed = :now REMOVE progress", {":zero": 0, ":now": now_ms})
-        return replace(turn, standing=Standing(0, now_ms), rebuild=None)
+        """Everything that is kept has to be replayed, until the turn that moves on."""
+        return self._update(turn, "SET replaying = :now, replayed = :now REMOVE progress", {":now": now_ms})
 
     def save(self, turn: Turn, rebuild: Rebuild | None) -> Turn:
-        """How far a rebuild is; None: at its end."""
+        """How far a rebuild is; None: at its end. Returns also how things stand by now."""
         if rebuild is None:
-            self._update(turn, "REMOVE progress", {})
-        else:
-            self._update(turn, "SET progress = :progress", {":progress": json.dumps(asdict(rebuild))})
-        return replace(turn, rebuild=rebuild)
+            return self._update(turn, "REMOVE progress", {})
+        return self._update(turn, "SET progress = :progress", {":progress": json.dumps(asdict(rebuild))})
 
-    def move_on(self, turn: Turn, since_ms: int) -> None:
-        """Whatever was accepted before is stored."""
-        self._update(turn, "SET since = :since", {":since": since_ms})
+    def move_on(self, turn: Turn, since_ms: int) -> bool:
+        """Whatever was acknowledged and accepted before is stored; False if `since` was moved back during the turn."""
+        with transient_as_unavailable():
+            try:
+                self._client.update_item(
+                    TableName=self._table,
+                    Key=self._turn,
+                    UpdateExpression="SET since = :since, retreats = :retreats REMOVE replaying",
+                    ConditionExpression="turn = :turn AND (attribute_not_exists(retreats) OR retreats = :retreats)",
+                    ExpressionAttributeValues={
+                        ":since": {"N": str(since_ms)},
+                        ":turn": {"N": str(turn.number)},
+                        ":retreats": {"N": str(turn.standing.retreats)},
+                    },
+                )
+            except self._client.exceptions.ConditionalCheckFailedException:
+                return False
+        return True
+
+    def retreat(self, since_ms: int) -> int:
+        """Moves `since` back there, unless it is there; returns how often that was asked. Up to two write units.
+
+        In two steps: from the first on no turn that is under way can move `since`, so the second is not undone.
+        """
+        with transient_as_unavailable():
+            answer = self._client.update_item(
+                TableName=self._table,
+                Key=self._turn,
+                UpdateExpression="ADD retreats :one",
+                ExpressionAttributeValues={":one": {"N": "1"}},
+                ReturnValues="ALL_NEW",
+            )
+        standing = _standing(answer["Attributes"])
+        if standing.since_ms is not None and standing.since_ms > since_ms:
+            with (
+                transient_as_unavailable(),
+                contextlib.suppress(self._client.exceptions.ConditionalCheckFailedException),
+            ):
+                self._client.update_item(
+                    TableName=self._table,
+                    Key=self._turn,
+                    UpdateExpression="SET since = :since",
+                    ConditionExpression="since > :since",
+                    ExpressionAttributeValues={":since": {"N": str(since_ms)}},
+                )
+        return standing.retreats
 
     def end(self, turn: Turn) -> None:
         """Lets others have their turn; nothing if one has taken it."""
@@ -168,25 +207,36 @@ class VisitorLog:
         except Unavailable:
             return  # it ends by itself
 
-    def _update(self, turn: Turn, expression: str, values: dict[str, int | str]) -> None:
+    def _update(self, turn: Turn, expression: str, values: dict[str, int | str]) -> Turn:
         """On condition that nobody has taken a turn since; else Unavailable."""
         typed = {name: {"N": str(v)} if isinstance(v, int) else {"S": v} for name, v in values.items()}
         with transient_as_unavailable():
             try:
-                self._client.update_item(
+                answer = self._client.update_item(
                     TableName=self._table,
                     Key=self._turn,
                     UpdateExpression=expression,
                     ConditionExpression="turn = :turn",
                     ExpressionAttributeValues={**typed, ":turn": {"N": str(turn.number)}},
+                    ReturnValues="ALL_NEW",
                 )
             except self._client.exceptions.ConditionalCheckFailedException as error:
                 raise Unavailable("another process keeps the visitors now; try again") from error
+        return _turn(answer["Attributes"])
+
+
+def _turn(item: Item) -> Turn:
+    rebuild = Rebuild(**json.loads(item["progress"]["S"])) if "progress" in item else None
+    return Turn(int(item["turn"]["N"]), _standing(item), rebuild)
 
 
 def _standing(item: Item) -> Standing:
-    since_ms = int(item["since"]["N"]) if "since" in item else None
-    return Standing(since_ms, int(item["replayed"]["N"]) if "replayed" in item else 0)
+    return Standing(
+        since_ms=int(item["since"]["N"]) if "since" in item else None,
+        retreats=int(item["retreats"]["N"]) if "retreats" in item else 0,
+        replayed_ms=int(item["replayed"]["N"]) if "replayed" in item else 0,
+        is_replaying="replaying" in item,
+    )
 
 
 def _key(sketch: Sketch) -> Item:
