@@ -49,6 +49,8 @@ def _record(stores: Stores, records: list[dict[str, Any]], remaining_ms: Callabl
             unreadable += 1
     if unreadable:
         telemetry.count(SERVICE, "RecordsUnreadable", unreadable)
+    if not events:
+        return
     visitors.record(
         stores,
         visitors.additions_of(events, wiring.now_ms()),

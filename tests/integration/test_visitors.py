@@ -103,6 +103,15 @@ def test_a_visitor_is_seen_at_once_and_once(service: Service, target: Target) ->
     assert service.visitors(new_target()) == 0
 
 
+def test_a_first_view_by_nobody_known_makes_visitors_known_to_be_none(service: Service, target: Target) -> None:
+    assert service.visitors(target) is None
+    event = ViewEvent(service.now_ms, uuid.uuid4().hex, gather([View(target)]))
+    assert wiring.event_table().record(event)
+    service.waiting.append(event_record(item_of(event), event.at_ms / 1000))
+    service.deliver()
+    assert service.visitors(target) == 0
+
+
 def test_without_valkey_nothing_is_done_and_visitors_are_not_known(
     service: Service, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
