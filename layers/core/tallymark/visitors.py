@@ -90,7 +90,7 @@ class Seen:
 
     count: int | None = None
     missing: tuple[str, ...] = ()
-    is_nobody_live: bool = False  # all of them, and none has anything that is not stored
+    is_nobody_live: bool = False  # all are missing, and none has anything that is not stored
     era: str = ""
     stores: str = ""  # of the group so far: snapshots that were read before one more of them may be out of date
 
@@ -359,8 +359,8 @@ def keep(
 
     `again` replays every event that is kept, into new eras. So does a `since` that is as old as what the stream
     forgets, because no turn could move it on, or because a view came so late: others before it may be gone. A replay
-    reads the table of events once, a read unit per 4 KB. `tell_lost` is told of
-    the time, from and to in milliseconds, whose views may be missing for good: their events have expired.
+    reads the table of events once, a read unit per 4 KB. `tell_lost` is told of the time, from and to in milliseconds,
+    whose views may be missing for good: their events have expired.
     """
     turn = stores.log.take_turn(now_ms, until_ms)
     if turn is None:

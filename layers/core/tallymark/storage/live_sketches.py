@@ -5,13 +5,12 @@ the HyperLogLog, or = and the digests.
 
 A group has a book, a hash: #era and #server say which sketches belong together and which process holds them (a
 question mark: it is not looked at), #begun when the era began and #others how many before it ended early for the
-server alone, #whole
-that all visitors are in them, #since that what was accepted before is late, #retreats how often that moment had been
-moved back when it was written, #changes and #stores count, and every
-other field is a sketch that is not stored yet, with the number of its last change; a question mark behind it says
-that its snapshot has not been merged in. What is in no such field may vanish at any time, by expiry or eviction:
-it is loaded again. What is and has vanished ends the era, as do an evicted book, an emptied server, and one that
-started again or was replaced, since it may have forgotten the last moments.
+server alone, #whole that all visitors are in them, #since that what was accepted before is late, #retreats how often
+that moment had been moved back when it was written, #changes and #stores count, and every other field is a sketch that
+is not stored yet, with the number of its last change; a question mark behind it says that its snapshot has not been
+merged in. What is in no such field may vanish at any time, by expiry or eviction: it is loaded again. What is and has
+vanished ends the era, as do an evicted book, an emptied server, and one that started again or was replaced, since it
+may have forgotten the last moments.
 
 A server that is full refuses what adds and loads. What stores goes on, so that there is something to evict again.
 """
