@@ -43,6 +43,7 @@ def parse_time(text: str, field: str | None = None) -> int:
     return ms
 
 
+FIRST_DAY = (dt.date.min - _EPOCH.date()).days  # since the epoch, of the year 1
 _FIRST_MS = (dt.datetime(1, 1, 1, tzinfo=dt.UTC) - _EPOCH) // _MILLISECOND
 _LAST_MS = (dt.datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=dt.UTC) - _EPOCH) // _MILLISECOND
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from .model import MS_PER_HOUR, Counter, day_of_label
+from .model import FIRST_DAY, MS_PER_HOUR, Counter, day_of_label
 
 HOURS_PER_DAY = 24
 SECONDS_PER_DAY = 86_400
@@ -49,9 +49,9 @@ def window(name: WindowName, now_ms: int) -> Window:
 
 
 def span(until_ms: int, hours: int) -> Window:
-    """So many hours, the last of them the one that a moment lies in."""
+    """So many hours, the last of them the one that a moment lies in; fewer where the calendar begins."""
     last = until_ms // MS_PER_HOUR
-    return Window(last - hours + 1, last)
+    return Window(max(last - hours + 1, FIRST_DAY * HOURS_PER_DAY), last)
 
 
 def expiry_s(counter: Counter, series_days: int) -> int | None:

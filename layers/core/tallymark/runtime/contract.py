@@ -675,7 +675,7 @@ RELEASE = Operation(
     "false for a second release, an unknown token, or a reservation whose time was over.",
     tag="Quotas",
     parameters=_QUOTA_PATH,
-    body=_object({"token": _token("order-1")}),
+    body=_object({"token": _token("order-2")}),
     for_services=True,
     refusals=(404,),
 )

@@ -164,12 +164,7 @@ def parse_hours(query: Mapping[str, str]) -> int:
 def parse_until(query: Mapping[str, str], now_ms: int) -> int:
     """Milliseconds since the epoch; now if it is left out."""
     raw = query.get("until")
-    if raw is None:
-        return now_ms
-    until_ms = parse_time(raw, "until")
-    if until_ms < 0:
-        raise InvalidRequest("must not lie before 1970", "until")
-    return until_ms
+    return now_ms if raw is None else parse_time(raw, "until")
 
 
 def parse_whole(fields: Fields, name: str, least: int, most: int) -> int:
