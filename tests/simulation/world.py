@@ -200,6 +200,7 @@ class World:
         self._say = say
         self._digest = hashlib.blake2b(digest_size=16)
         self._fault_rate = self.plan.fault_rate
+        self._interleaved = self.plan.interleaved
         self._calls: list[_Call] = []
         self._idle: list[Process] = []
         self._processes = 0
@@ -270,7 +271,7 @@ class World:
     def between(self) -> None:
         self.clock_s += 0.02 * self.rng.random()
         self._land_due()
-        if self.rng.random() < self.plan.interleaved and self._may_interleave:
+        if self.rng.random() < self._interleaved and self._may_interleave:
             self._interleave()
         self._die_if_out_of_time()
 
@@ -786,7 +787,7 @@ class World:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Delivers until nothing is left; faults become rarer, so that it ends."""
+        """Delivers until nothing is left; faults and likes meanwhile become rarer, so that it ends."""
         self._until_done(self._all_read, self._deliver)
 
     def _all_read(self) -> bool:
@@ -807,11 +808,12 @@ class World:
             turns += 1
             if turns % 100 == 0:
                 self._fault_rate /= 2
+                self._interleaved /= 2
             before, reached = reached, self._progress()
             idle = idle + 1 if reached == before else 0
         if not done():
             self._problem("stuck: something is never read or never settled")
-        self._fault_rate = self.plan.fault_rate
+        self._fault_rate, self._interleaved = self.plan.fault_rate, self.plan.interleaved
 
     def _progress(self) -> tuple[int, ...]:
         """Changes whenever something has been read or a message has been used up."""
