@@ -28,8 +28,6 @@ from infra.local.template import EventSource, Template, deployed
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK_NAME = "tallymark"
-# Lambda reads a stream 4 times a second. Ten times costs little here and lets a like arrive 75 ms earlier.
-POLL_SECONDS = 0.1
 
 Progress = Callable[[str, float], None]
 """Told (what was done, seconds it took)."""
@@ -230,7 +228,6 @@ def start_source(
             DynamoDBStream(aws.client("dynamodbstreams", endpoint_url=endpoint_url), source.arn),
             invoke,
             Settings.of(source.settings),
-            poll_seconds=POLL_SECONDS,
             on_failure=sqs_destination(aws, endpoint_url),
         )
         pumps.append(pump)

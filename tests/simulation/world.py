@@ -119,7 +119,7 @@ class Plan:
             shards=rng.randint(1, 4),
             turns=rng.randint(150, 400),
             fault_rate=rng.choice((0.0, 0.01, 0.05, 0.05, 0.2)),
-            interleaved=rng.choice((0.0, 0.02, 0.1)),
+            interleaved=rng.choice((0.0, 0.01, 0.05)),
             mappings=rng.choice((1, 1, 2)),
             rows=rng.choice(("0:1", "0:2", "0:4", "0:64")),
             reactions=rng.choice((("like",), ("like", NEWER_REACTION))),
