@@ -8,23 +8,19 @@ Each way writes the same deltas to rows of its own, over an emulator of its own.
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from infra.local.emulator import Emulator, aws_environment
 from tallymark.fold import Added, Change, Delta, Lane
 from tallymark.model import Counter, Target
 from tallymark.storage import keys
 from tallymark.storage.counter_table import CounterTable, pack_mark
-from tallymark.storage.dynamodb import connect
+from tests.bench.tables import own_table
 
 ROUNDS, ROWS = 5, 400
 LANE = Lane("shardId-00000001573689847184-864758bb", 0)
@@ -32,18 +28,7 @@ NOW_S = 1_700_000_000
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory() as home, Emulator(home=Path(home), log=Path(home) / "log") as emulator:
-        os.environ.update(aws_environment(emulator.endpoint_url))
-        client = connect()
-        client.create_table(
-            TableName="counters",
-            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-            AttributeDefinitions=[
-                {"AttributeName": "pk", "AttributeType": "S"},
-                {"AttributeName": "sk", "AttributeType": "S"},
-            ],
-            BillingMode="PAY_PER_REQUEST",
-        )
+    with own_table("counters") as client:
         samples: dict[str, list[tuple[float, float]]] = {}
         for round_number in range(ROUNDS):
             for name, write in ways(client).items():

@@ -30,8 +30,9 @@ from tallymark.quotas import ProcessMarks, Quotas
 from tallymark.runtime.wiring import now_ms
 from tallymark.storage.dynamodb import connect
 from tallymark.storage.quota_table import QuotaTable
-from tests.bench.quota_race import own_table
+from tests.bench.tables import own_table
 from tests.faults.injection import Sent, transaction_in_conflict
+from tests.hooks import hooked
 
 LIMIT, SECONDS, CALLERS = 1_000_000, 8.0, 32
 POOLS = (1, 2, 4, 8)
@@ -53,7 +54,7 @@ def main() -> int:
     machine = f"{platform.machine()}, Python {platform.python_version()}"
     print(f"limit {LIMIT:,}, {CALLERS} callers, {SECONDS:.0f} s each; {machine}")
     exact = True
-    with own_table() as client:
+    with own_table("quotas") as client:
         for title, limits in (
             ("the emulator as it is", None),
             (f"items with a {SCALE}th of DynamoDB's limits", Limits()),
@@ -187,13 +188,8 @@ def over(client: Any, limits: Limits | None) -> Iterator[Counter[str]]:
         return limits.read(Sent(request, "BatchGetItem", client, rng), met)
 
     hooks = {"before-send.dynamodb.TransactWriteItems": write, "before-send.dynamodb.BatchGetItem": read}
-    for event, hook in hooks.items():
-        client.meta.events.register(event, hook)
-    try:
+    with hooked(client, hooks):
         yield met
-    finally:
-        for event, hook in hooks.items():
-            client.meta.events.unregister(event, hook)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ token, as clients do. Exits 1 unless every round grants 50 and refuses 150.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
-import tempfile
 import time
 import uuid
 from collections import Counter
@@ -22,16 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from infra.local.emulator import Emulator, aws_environment
 from tallymark import quotas
 from tallymark.errors import Exhausted, Unavailable
 from tallymark.quotas import ProcessMarks, Quotas
 from tallymark.runtime.wiring import now_ms
-from tallymark.storage.dynamodb import connect
 from tallymark.storage.quota_table import QuotaTable
+from tests.bench.tables import own_table
 from tests.faults.injection import (
     Died,
     Sent,
@@ -45,6 +41,7 @@ from tests.faults.injection import (
     throttled,
     transaction_in_conflict,
 )
+from tests.hooks import hooked
 
 CALLERS, LIMIT, ROUNDS, PROCESSES, POOLS = 200, 50, 200, 8, 8
 FAULT_RATE = 0.2
@@ -74,7 +71,7 @@ def main() -> int:
     options = parser.parse_args()
     outcomes: list[Outcome] = []
     begun = time.monotonic()
-    with own_table() as client:
+    with own_table("quotas") as client:
         for round_number in range(options.rounds):
             outcomes.append(race(client, "quotas", options.seed + round_number))
             if not outcomes[-1].exact or (round_number + 1) % 20 == 0:
@@ -96,24 +93,6 @@ def main() -> int:
 
 def _said(outcome: Outcome) -> str:
     return f"granted {outcome.granted}, refused {outcome.refused}, used {outcome.used}, faults {outcome.faults.total()}"
-
-
-@contextmanager
-def own_table() -> Iterator[Any]:
-    """A client of an emulator that has the table of quotas."""
-    with tempfile.TemporaryDirectory() as home, Emulator(home=Path(home), log=Path(home) / "log") as emulator:
-        os.environ.update(aws_environment(emulator.endpoint_url))
-        client = connect()
-        client.create_table(
-            TableName="quotas",
-            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
-            AttributeDefinitions=[
-                {"AttributeName": "pk", "AttributeType": "S"},
-                {"AttributeName": "sk", "AttributeType": "S"},
-            ],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        yield client
 
 
 def race(client: Any, table: str, seed: int) -> Outcome:
@@ -160,14 +139,8 @@ def faults(client: Any, rng: random.Random) -> Iterator[Counter[str]]:
 
         return before_send
 
-    hooks = {f"before-send.dynamodb.{operation}": hook(operation) for operation in (*READS, WRITE)}
-    for event, handler in hooks.items():
-        client.meta.events.register(event, handler)
-    try:
+    with hooked(client, {f"before-send.dynamodb.{operation}": hook(operation) for operation in (*READS, WRITE)}):
         yield made
-    finally:
-        for event, handler in hooks.items():
-            client.meta.events.unregister(event, handler)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ from botocore.exceptions import (
     EndpointConnectionError,
     ReadTimeoutError,
 )
+
+from tests.hooks import hooked
 
 THROTTLES = ("ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded")
 WRITERS, AGGREGATOR, CONSUMER = "writers", "aggregator", "consumer"
@@ -273,19 +275,15 @@ class Injector:
     @contextmanager
     def over(self, *clients: Any) -> Iterator[None]:
         """Registers with the clients, which are left as they were."""
-        hooks = [
-            (client, f"before-send.{client.meta.service_model.service_id.hyphenize()}.{operation}", operation)
-            for client in clients
-            for operation in client.meta.service_model.operation_names
-        ]
-        made = [(client, event, self._hook(client, operation)) for client, event, operation in hooks]
-        for client, event, hook in made:
-            client.meta.events.register(event, hook)
-        try:
+        with ExitStack() as stack:
+            for client in clients:
+                service = client.meta.service_model
+                hooks = {
+                    f"before-send.{service.service_id.hyphenize()}.{operation}": self._hook(client, operation)
+                    for operation in service.operation_names
+                }
+                stack.enter_context(hooked(client, hooks))
             yield
-        finally:
-            for client, event, hook in made:
-                client.meta.events.unregister(event, hook)
 
     @contextmanager
     def during(self, where: str) -> Iterator[None]:

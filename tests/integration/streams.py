@@ -14,6 +14,7 @@ from botocore.exceptions import ConnectionClosedError
 
 from tallymark.model import Target
 from tallymark.storage.keys import like_sort_key
+from tests.hooks import hooked
 
 LANE = "shardId-00000001573689847184-864758bb"
 _numbers = itertools.count(10**20 + time.time_ns())
@@ -80,12 +81,8 @@ def injected(client: Any, operation: str, fault: Callable[[Any], Any]) -> Iterat
     def before_send(request: Any, **_: Any) -> Any:
         return fault(request)
 
-    name = f"before-send.dynamodb.{operation}"
-    client.meta.events.register(name, before_send)
-    try:
+    with hooked(client, {f"before-send.dynamodb.{operation}": before_send}):
         yield
-    finally:
-        client.meta.events.unregister(name, before_send)
 
 
 def lost_replies(client: Any, how_many: int) -> Callable[[Any], Any]:

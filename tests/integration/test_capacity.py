@@ -12,6 +12,7 @@ from tallymark import likes
 from tallymark.fold import Change, Delta, Lane, Mark, apply
 from tallymark.model import Counter, LikeKey, Target
 from tallymark.storage.counter_table import CounterTable, pack_mark
+from tests.hooks import hooked
 from tests.integration.conftest import Tables
 
 MARK_BYTES = 12 + 21  # name and value
@@ -29,13 +30,8 @@ def metered(client: Any) -> Iterator[list[tuple[str, Any]]]:
     def note(parsed: dict[str, Any], model: Any, **_: Any) -> None:
         seen.append((model.name, parsed.get("ConsumedCapacity")))
 
-    client.meta.events.register("before-parameter-build.dynamodb", ask)
-    client.meta.events.register("after-call.dynamodb", note)
-    try:
+    with hooked(client, {"before-parameter-build.dynamodb": ask, "after-call.dynamodb": note}):
         yield seen
-    finally:
-        client.meta.events.unregister("before-parameter-build.dynamodb", ask)
-        client.meta.events.unregister("after-call.dynamodb", note)
 
 
 def delta(target: Target, sequence: int) -> Delta:

@@ -21,6 +21,7 @@ from tallymark.runtime import wiring
 from tallymark.runtime.telemetry import HandlerFailed
 from tallymark.storage import counter_table
 from tests.bench.events import function
+from tests.hooks import hooked
 from tests.integration.conftest import Tables, new_target
 from tests.integration.streams import LANE, Context, batch, injected, lost_replies, record
 
@@ -135,7 +136,6 @@ def test_what_the_store_does_not_take_is_asked_for_again_from_its_first_record(t
                 response["Error"] = {"Code": "ThrottlingError", "Message": "slow down"}
 
     sent: list[Any] = []
-    client = wiring.dynamodb()
 
     def keeps_out(*, params: dict[str, Any], **_: Any) -> None:
         sent.append(dict(params))
@@ -146,11 +146,9 @@ def test_what_the_store_does_not_take_is_asked_for_again_from_its_first_record(t
             for one in params["Statements"]
         ]
 
-    client.meta.events.register("before-parameter-build.dynamodb.BatchExecuteStatement", keeps_out)
-    client.meta.events.register("after-call.dynamodb.BatchExecuteStatement", throttles)
-    answer = aggregator(batch(records), Context(remaining_ms=5_200))
-    client.meta.events.unregister("before-parameter-build.dynamodb.BatchExecuteStatement", keeps_out)
-    client.meta.events.unregister("after-call.dynamodb.BatchExecuteStatement", throttles)
+    call = "dynamodb.BatchExecuteStatement"
+    with hooked(wiring.dynamodb(), {f"before-parameter-build.{call}": keeps_out, f"after-call.{call}": throttles}):
+        answer = aggregator(batch(records), Context(remaining_ms=5_200))
     assert answer["batchItemFailures"] == [{"itemIdentifier": records[1]["dynamodb"]["SequenceNumber"]}]
     aggregator(batch(records[1:]), Context())
     assert count(tables, taken) == count(tables, refused) == {"like": 2}

@@ -20,6 +20,7 @@ from tallymark.runtime import wiring
 from tallymark.storage.quota_table import QuotaTable
 from tallymark.storage.valkey import ValkeyMarks, ValkeyServer
 from tests.bench.quota_race import race
+from tests.hooks import hooked
 from tests.integration.conftest import Tables
 from tests.integration.streams import injected, lost_replies
 
@@ -165,14 +166,9 @@ def write_units(client: Any) -> Iterator[list[float]]:
     def note(parsed: Any, **_: Any) -> None:
         units.extend(one["CapacityUnits"] for one in parsed["ConsumedCapacity"])
 
-    hooks: dict[str, Any] = {"before-parameter-build": ask, "after-call": note}
-    for event, hook in hooks.items():
-        client.meta.events.register(f"{event}.dynamodb.TransactWriteItems", hook)
-    try:
+    call = "dynamodb.TransactWriteItems"
+    with hooked(client, {f"before-parameter-build.{call}": ask, f"after-call.{call}": note}):
         yield units
-    finally:
-        for event, hook in hooks.items():
-            client.meta.events.unregister(f"{event}.dynamodb.TransactWriteItems", hook)
 
 
 # --- marks ------------------------------------------------------------------------------------------------------

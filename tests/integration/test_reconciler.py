@@ -23,6 +23,7 @@ from tallymark.runtime import wiring
 from tallymark.storage import keys
 from tallymark.storage.parked_queue import to_message
 from tests.bench.events import function
+from tests.hooks import hooked
 from tests.integration.conftest import Tables, deployed_as, environment_of, new_target, tables_of
 from tests.integration.streams import Context, batch, record
 
@@ -373,11 +374,8 @@ def dying(client: Any, moment: str, calls: int) -> Iterator[None]:
         if next(left, None) is None:
             raise Died
 
-    client.meta.events.register(moment, dies)
-    try:
+    with hooked(client, {moment: dies}):
         yield
-    finally:
-        client.meta.events.unregister(moment, dies)
 
 
 @pytest.mark.parametrize("moment", ["before-send.dynamodb", "needs-retry.dynamodb"], ids=["before", "after"])

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, Protocol, TypeVar
 from unittest import mock
 
@@ -21,6 +21,7 @@ from tallymark.settings import Settings
 from tallymark.storage import counter_table, keys
 from tallymark.storage.counter_table import CounterTable
 from tallymark.storage.like_stream import LikeStream
+from tests.bench.events import ENVIRONMENT
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -28,30 +29,6 @@ P = ParamSpec("P")
 Attempted = dict[tuple[str, str, bytes], tuple[str, Delta]]  # row key and mark -> lane and delta on its way there
 
 NEWER_REACTION = "love"  # an old version of the code cannot read what carries it
-
-ENVIRONMENT = {
-    "LIKES_TABLE": "likes",
-    "EVENTS_TABLE": "events",
-    "COUNTERS_TABLE": "counters",
-    "LIKES_STREAM_ARN": "arn:aws:dynamodb:eu-central-1:123456789012:table/likes/stream/1",
-    "PARKED_QUEUE_URL": "https://queue.invalid/parked",
-    "PARKED_DEAD_QUEUE_URL": "https://queue.invalid/dead",
-    "CACHE_TTL_MS": "1000",
-    "PROCESS_CACHE_TTL_MS": "0",
-    "COUNTER_ROWS": "0:64",
-    "LIKER_BUCKETS": "1",
-    "EVENT_DAYS": "7",
-    "SERIES_DAYS": "35",
-    "RATE_LIMIT_PER_MINUTE": "100",
-    "LIMITS_WITHOUT_CACHE": "open",
-    "QUOTA_POOLS": "8",
-    "HOT_PER_SECOND": "300",
-    "HOT_RATE_LIMIT_PER_MINUTE": "0",
-    "AUTH_MODE": "open",
-    "ALLOW_ANONYMOUS": "true",
-    "SERVICE_KEY_GENERATION": "1",
-    "LOG_LEVEL": "CRITICAL",
-}
 
 
 @dataclass
@@ -114,8 +91,7 @@ def process(
     streams: Any,
 ) -> Process:
     """A process that has served no call yet. Its stores are made by wiring, on first use."""
-    empty = {name.name.upper(): "" for name in fields(Settings)}  # what these functions make no use of
-    settings = Settings.from_environment({**empty, **ENVIRONMENT, "COUNTER_ROWS": counter_rows})
+    settings = Settings.from_environment({**ENVIRONMENT, "COUNTER_ROWS": counter_rows})
     built = {
         "settings": settings,
         "executor": Interleaved(world.rng),

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.bench.events import ENVIRONMENT
+
 Record = dict[str, Any]
 Invoke = Callable[[dict[str, Any]], dict[str, Any] | None]  # None: the call failed
 
@@ -177,7 +179,7 @@ class Mapping:
             {
                 "Records": records,
                 "shardId": reader.shard.id,
-                "eventSourceARN": "arn:aws:dynamodb:eu-central-1:123456789012:table/likes/stream/1",
+                "eventSourceARN": ENVIRONMENT["LIKES_STREAM_ARN"],
                 "window": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T00:05:00Z"},
                 "state": state,
                 "isFinalInvokeForWindow": final,

@@ -33,6 +33,7 @@ from tallymark.storage.keys import (
     parse_target_key,
 )
 from tallymark.storage.like_table import LikeTable
+from tests.bench.events import ENVIRONMENT
 
 from . import faults, functions
 from .dynamodb import Database, Index, Key, Table
@@ -596,7 +597,7 @@ class World:
         self.dead.clear()
 
     def _waiting(self, url: str) -> int:
-        if url == functions.ENVIRONMENT["PARKED_DEAD_QUEUE_URL"]:
+        if url == ENVIRONMENT["PARKED_DEAD_QUEUE_URL"]:
             return len(self.dead)
         return len(self.messages) + self._in_hand
 

@@ -19,6 +19,7 @@ from valkey.exceptions import ConnectionError, TimeoutError, ValkeyError
 
 from tallymark.errors import Unavailable
 from tests.faults.injection import Died, Sent, dies_after, dies_before, failed_before, read_timeout, reply_lost
+from tests.hooks import hooked
 
 Attempt = Literal["fails before", "reply lost", "times out", "dies before", "dies after"]
 
@@ -88,11 +89,8 @@ class Faults:
             operation = request.headers["X-Amz-Target"].decode().rpartition(".")[2]
             return acts[attempt](Sent(request, operation, client, random.Random(0)))
 
-        client.meta.events.register("before-send.dynamodb", before_send)
-        try:
+        with hooked(client, {"before-send.dynamodb": before_send}):
             yield
-        finally:
-            client.meta.events.unregister("before-send.dynamodb", before_send)
 
 
 class FaultyConnection(Connection):
