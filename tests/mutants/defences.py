@@ -778,9 +778,9 @@ READING = [
         "A sum goes on to the last page of rows; the first alone holds 1 MB of them.",
         [
             Edit(
-                COUNTER_TABLE,
-                'if "LastEvaluatedKey" not in answer:\n                return\n            start',
-                'if answer["Items"] or "LastEvaluatedKey" not in answer:\n                return\n            start',
+                DYNAMODB,
+                'if "LastEvaluatedKey" not in answer:\n            return\n        request',
+                'if answer["Items"] or "LastEvaluatedKey" not in answer:\n            return\n        request',
             )
         ],
         [f"{PARTIAL_ANSWERS}::test_a_count_is_the_sum_of_all_pages"],

@@ -17,8 +17,6 @@ _ISSUER = re.compile(r"(https://[^/?#\s]+|http://(localhost|127\.0\.0\.1)(:\d+)?
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_POOLS = 64  # of a quota: with the quota and a grant they must fit into one transaction of 100 items
 MAX_ROWS = 1000  # row numbers have three digits in their keys
-
-
 MIN_SERIES_DAYS = 31
 
 

@@ -359,9 +359,14 @@ TOKEN: Schema = {
     "description": f"1 to {MAX_TOKEN_BYTES} bytes of UTF-8 of the caller's choice: a second call with it adds nothing.",
     "examples": ["5f0c8e1e-order-17"],
 }
-_NAME_PATH = Parameter(
-    "name", {"type": "string", "pattern": NAME_PATTERN, "examples": ["signups"]}, required=True, place="path"
-)
+
+
+def _named(example: str) -> tuple[Parameter]:
+    """The path's name of a counter, limit or quota."""
+    name: Schema = {"type": "string", "pattern": NAME_PATTERN, "examples": [example]}
+    return (Parameter("name", name, required=True, place="path"),)
+
+
 _AGE_MS: Schema = {**_WHOLE, "description": "How long ago the counters were read.", "examples": [140]}
 _ADDED: Schema = {"type": "boolean", "description": "Whether this request added anything; false for a known token."}
 _ITEM_QUERY = (
@@ -499,7 +504,7 @@ ADD = Operation(
     _object({"accepted": {"const": True}, "changed": _ADDED}),
     "Safe to repeat: a known token adds nothing, whatever the amount, which is any whole number but 0.",
     tag="Counters",
-    parameters=(_NAME_PATH,),
+    parameters=_named("signups"),
     body=_object(
         {
             "amount": {
@@ -527,7 +532,7 @@ GET_COUNTER = Operation(
     ),
     "0 for one never used. Exact, also beyond 2^53.",
     tag="Counters",
-    parameters=(_NAME_PATH,),
+    parameters=_named("signups"),
     public=True,
 )
 _ANONYMOUS_ID: Schema = {
@@ -569,11 +574,7 @@ LIMIT_HIT = Operation(
     "judged by its own `limit` and `window_seconds`. A refused hit uses up nothing. Every call is a hit, a repeat too: "
     "one whose answer was lost may have been counted. In `jwt` mode for services.",
     tag="Limits",
-    parameters=(
-        Parameter(
-            "name", {"type": "string", "pattern": NAME_PATTERN, "examples": ["login"]}, required=True, place="path"
-        ),
-    ),
+    parameters=_named("login"),
     body=_object(
         {
             "key": {**ID, "examples": ["ann"]},
@@ -583,15 +584,15 @@ LIMIT_HIT = Operation(
     ),
     for_services=True,
 )
+
 # --- quotas -----------------------------------------------------------------------------------------------------
 
-_QUOTA_NAME: Schema = {"type": "string", "pattern": NAME_PATTERN, "examples": ["seats"]}
-_QUOTA_PATH = (Parameter("name", _QUOTA_NAME, required=True, place="path"),)
+_QUOTA_PATH = _named("seats")
 _UNITS: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_SAFE_INTEGER}
 _REMAINING: Schema = {**_UNITS, "description": "What is free now.", "examples": [98]}
 _QUOTA = _object(
     {
-        "name": _QUOTA_NAME,
+        "name": _QUOTA_PATH[0].schema,
         "limit": {**_UNITS, "examples": [100]},
         "used": {**_UNITS, "examples": [2]},
         "remaining": _REMAINING,

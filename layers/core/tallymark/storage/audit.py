@@ -24,7 +24,7 @@ from tallymark.reconciliation import Page
 
 from . import keys
 from .counter_table import unpack_mark
-from .dynamodb import Item, spread, transient_as_unavailable
+from .dynamodb import Item, query, spread, transient_as_unavailable
 from .like_table import LIKERS_INDEX, LikeTable
 
 if TYPE_CHECKING:
@@ -84,19 +84,7 @@ class AuditTables:
         condition, values = "pk = :target", {":target": {"S": target_key}}
         if prefix:
             condition, values = f"{condition} AND begins_with(sk, :prefix)", {**values, ":prefix": {"S": prefix}}
-        request: dict[str, Any] = {
-            "TableName": self._counters_table,
-            "KeyConditionExpression": condition,
-            "ExpressionAttributeValues": values,
-            "ConsistentRead": True,
-        }
-        while True:
-            with transient_as_unavailable():
-                answer = self._client.query(**request)
-            yield from answer["Items"]
-            if "LastEvaluatedKey" not in answer:
-                return
-            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+        return query(self._client, self._counters_table, condition, values, consistent=True)
 
     def records(self, target: Target) -> Iterator[Like]:
         """Half a read unit per 4 KB of the index."""

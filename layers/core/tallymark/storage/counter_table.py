@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tallymark import series
 from tallymark.errors import Unavailable
@@ -20,6 +20,7 @@ from tallymark.storage.dynamodb import (
     Item,
     batch_get,
     ping,
+    query,
     spread,
     transient_as_unavailable,
 )
@@ -283,26 +284,11 @@ class CounterTable:
     ) -> Iterator[tuple[str, dict[str, int]]]:
         """Label and numbers of each row of a metric, or of those whose labels lie between two, both included."""
         first, last = keys.row_range(metric, between)
-        start: dict[str, Any] = {}
-        while True:
-            with transient_as_unavailable():
-                answer = self._client.query(
-                    TableName=self._table,
-                    KeyConditionExpression="pk = :target AND sk BETWEEN :first AND :last",
-                    ExpressionAttributeValues={
-                        ":target": {"S": keys.target_key(target)},
-                        ":first": {"S": first},
-                        ":last": {"S": last},
-                    },
-                    ConsistentRead=consistent,
-                    **start,
-                )
-            for item in answer["Items"]:
-                label, _ = keys.parse_counter_sort_key(item["sk"]["S"])
-                yield label, {name: int(item[name]["N"]) for name in slots_of(metric) if name in item}
-            if "LastEvaluatedKey" not in answer:
-                return
-            start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+        values: Item = {":target": {"S": keys.target_key(target)}, ":first": {"S": first}, ":last": {"S": last}}
+        condition = "pk = :target AND sk BETWEEN :first AND :last"
+        for item in query(self._client, self._table, condition, values, consistent=consistent):
+            label, _ = keys.parse_counter_sort_key(item["sk"]["S"])
+            yield label, {name: int(item[name]["N"]) for name in slots_of(metric) if name in item}
 
 
 def _row_key(lane: Lane, counter: Counter) -> tuple[str, str]:

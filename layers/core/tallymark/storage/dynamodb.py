@@ -101,20 +101,25 @@ def batch_get(client: DynamoDBClient, table: str, wanted: Sequence[Item], *, con
     raise Unavailable("the store is busy; try again")
 
 
-def query(client: DynamoDBClient, table: str, condition: str, values: Item) -> list[Item]:
-    """All items of a partition that meet a condition on their keys, in the order of these; it may be a moment old."""
+def query(
+    client: DynamoDBClient, table: str, condition: str, values: Item, *, consistent: bool = False
+) -> Iterator[Item]:
+    """All items of a partition that meet a condition on their keys, in the order of these, page by page.
+
+    Half a read unit per 4 KB; consistent a whole one, else it may be a moment old.
+    """
     request: Any = {
         "TableName": table,
         "KeyConditionExpression": condition,
         "ExpressionAttributeValues": values,
+        "ConsistentRead": consistent,
     }
-    found: list[Item] = []
     while True:
         with transient_as_unavailable():
             answer = client.query(**request)
-        found += answer["Items"]
+        yield from answer["Items"]
         if "LastEvaluatedKey" not in answer:
-            return found
+            return
         request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 

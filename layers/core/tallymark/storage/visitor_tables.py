@@ -16,7 +16,7 @@ from tallymark.model import Target
 from tallymark.visitors import Page, Rebuild, Sketch, Snapshot, Standing, Turn
 
 from . import keys
-from .dynamodb import Item, batch_get, spread, transient_as_unavailable
+from .dynamodb import Item, batch_get, query, spread, transient_as_unavailable
 from .event_stream import viewed_of
 
 if TYPE_CHECKING:
@@ -69,25 +69,14 @@ class SketchTable:
 
     def between(self, target: Target, first: str, last: str) -> dict[str, bytes]:
         """By label the snapshots of a target, from one label to another: one consistent Query, a unit per 4 KB."""
-        request: dict[str, Any] = {
-            "TableName": self._table,
-            "KeyConditionExpression": "pk = :target AND sk BETWEEN :first AND :last",
-            "ExpressionAttributeValues": {
-                ":target": {"S": keys.target_key(target)},
-                ":first": {"S": keys.sketch_sort_key(first)},
-                ":last": {"S": keys.sketch_sort_key(last)},
-            },
-            "ConsistentRead": True,
+        values: Item = {
+            ":target": {"S": keys.target_key(target)},
+            ":first": {"S": keys.sketch_sort_key(first)},
+            ":last": {"S": keys.sketch_sort_key(last)},
         }
-        found: dict[str, bytes] = {}
-        while True:
-            with transient_as_unavailable():
-                answer = self._client.query(**request)
-            for item in answer["Items"]:
-                found[keys.parse_sketch_sort_key(item["sk"]["S"])] = bytes(item["hll"]["B"])
-            if "LastEvaluatedKey" not in answer:
-                return found
-            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+        between = "pk = :target AND sk BETWEEN :first AND :last"
+        found = query(self._client, self._table, between, values, consistent=True)
+        return {keys.parse_sketch_sort_key(item["sk"]["S"]): bytes(item["hll"]["B"]) for item in found}
 
 
 class VisitorLog:
