@@ -839,7 +839,7 @@ READING = [
     Defence(
         "limit-memory",
         "A call with a short window makes none with a longer one forget, in the memory of a process.",
-        [Edit(LIMITS, "log[0] <= now - self._longest_us", "log[0] <= now - window")],
+        [Edit(LIMITS, "bisect_right(log, now - self._longest_us)", "bisect_right(log, now - window)")],
         ["tests/unit/test_limit_hits.py::test_each_hit_is_judged_by_its_own_numbers_over_one_log"],
     ),
     Defence(

@@ -128,13 +128,17 @@ class HotItems:
 
     def _current(self) -> Mapping[Target, int]:
         now_ms = self._now_ms()
-        with self._lock:
-            due = now_ms >= self._next_look_ms
-            if due:
-                self._next_look_ms = now_ms + _LEFT_ALONE_MS  # until the look has ended
-        if due:
+        if now_ms >= self._next_look_ms and self._turn(now_ms):
             self._executor.submit(self._look, now_ms)
         return self._known if now_ms - self._heard_ms < LASTS_S * 1000 else {}
+
+    def _turn(self, now_ms: int) -> bool:
+        """Whether this call is the one that looks; until its look has ended no other does."""
+        with self._lock:
+            if now_ms < self._next_look_ms:
+                return False
+            self._next_look_ms = now_ms + _LEFT_ALONE_MS
+            return True
 
     def _look(self, now_ms: int) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
@@ -57,27 +57,30 @@ class ProcessWindows:
 
     def __init__(self, now_us: Clock, longest_window_s: int) -> None:
         self._now_us, self._longest_us = now_us, longest_window_s * 1_000_000
-        self._logs: OrderedDict[LimitKey, deque[int]] = OrderedDict()
+        self._logs: OrderedDict[LimitKey, list[int]] = OrderedDict()
         self._calls = 0
         self._lock = Lock()
 
     def take(self, wanted: Mapping[LimitKey, int], limit: int, window_s: int) -> dict[LimitKey, Taken]:
         with self._lock:
-            now = self._now_us()
-            return {key: self._take(key, calls, limit, window_s * 1_000_000, now) for key, calls in wanted.items()}
+            now, window = self._now_us(), window_s * 1_000_000
+            taken = {key: self._take(key, calls, limit, window, now) for key, calls in wanted.items()}
+            self._make_room()
+            return taken
 
     def _take(self, key: LimitKey, wanted: int, limit: int, window: int, now: int) -> Taken:
-        log = self._logs.setdefault(key, deque(maxlen=MAX_CALLS))
-        self._logs.move_to_end(key)
+        log = self._logs.get(key)
+        if log is None:
+            log = self._logs[key] = []
+        else:
+            self._logs.move_to_end(key)
         before = len(log)
-        while log and log[0] <= now - self._longest_us:
-            log.popleft()
-        held = len(log) - bisect_right(log, now - window, lo=max(0, len(log) - limit))
+        held = before - bisect_right(log, now - window, lo=max(0, before - limit))
         granted = min(wanted, limit - held)
         log.extend([now] * granted)
+        del log[: max(bisect_right(log, now - self._longest_us), len(log) - MAX_CALLS)]
         held += granted
         self._calls += len(log) - before
-        self._make_room()
         return Taken(granted, limit - held, log[-held] + window - now)
 
     def _make_room(self) -> None:
