@@ -1483,7 +1483,7 @@ TOP_LISTS = [
     Defence(
         "top-others",
         "A reader of one type looks into the shared lists too; else an item whose type was crowded out is nowhere.",
-        [Edit(TOP, "            lists += [summary.of", "            _ = [summary.of")],
+        [Edit(TOP, "for summary in others]", "for summary in others[:0]]")],
         [f"{TOP_ENGINE}::test_items_of_types_beyond_the_heaviest_of_a_batch_are_in_the_list_of_their_type"],
     ),
     Defence(

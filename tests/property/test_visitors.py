@@ -71,6 +71,10 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, store: Any, method: str, act: Cal
     monkeypatch.setattr(store, method, call)
 
 
+def die() -> None:
+    raise Killed
+
+
 # --- what is lost of Valkey -------------------------------------------------------------------------------------
 
 
@@ -302,9 +306,6 @@ def test_a_group_that_was_rebuilt_between_the_steps_of_moving_back_is_seen(
         world.with_death(world.keep, 10**6, after=False)
         world.log.busy_ms = 0
 
-    def die() -> None:
-        raise Killed
-
     world.view(3, world.targets[0])
     later(world)
     world.now_ms += LONG_MS
@@ -482,9 +483,6 @@ def test_a_rebuild_that_was_taken_over_does_not_declare_the_other_whole(
         meanwhile(monkeypatch, world.live, "begin", die, after=True)
         world.with_death(world.keep, 10**6, after=False)
 
-    def die() -> None:
-        raise Killed
-
     world.view(3, world.targets[0])
     world.deliver(1)
     world.flush()
@@ -526,9 +524,6 @@ def test_a_sketch_of_another_era_is_not_taken_for_what_was_stored(
         world.now_ms += LONG_MS + 1
         meanwhile(monkeypatch, world.live, "late_before", die, after=False)
         world.with_death(world.keep, 10**6, after=False)
-
-    def die() -> None:
-        raise Killed
 
     world.flush()
     world.log.kept.clear()

@@ -355,25 +355,7 @@ class TopRows:
 
     def _top(self, key: TopKey, *, consistent: bool) -> Top:
         now_ms = self.now_ms()
-        number_of: Callable[[Target], int]
-        if key.window == "all":
-            first, last = 0, 0
-
-            def number_of(target: Target) -> int:
-                if key.metric == "likes":
-                    return self.totals.count(target, consistent=consistent).total
-                return self.totals.total(Counter(target, ALL, "view"), consistent=consistent)["n"]
-        else:
-            span = series.window(key.window, now_ms)
-            first, last = span.days if key.window == "7d" else (span.first_hour, span.last_hour)
-
-            def number_of(target: Target) -> int:
-                return span.sum(self.totals.days(target, _BY_HOUR[key.metric], *span.days), "n")
-
-        lists = self.lists.between(key.metric, key.item_type, _GRAINS[key.window], first, last)
-        if key.item_type is not None:
-            others = self.lists.between(key.metric, OTHERS, _GRAINS[key.window], first, last)
-            lists += [summary.of(lambda target: target.item_type == key.item_type) for summary in others]
+        number_of = self._number_of(key, now_ms, consistent=consistent)
 
         def numbers_of(targets: Sequence[Target]) -> list[int]:
             numbers = [number for number in self.totals.each(targets, number_of) if number is not None]
@@ -381,8 +363,34 @@ class TopRows:
                 raise Unavailable("the counts cannot be read just now; try again")
             return numbers
 
-        entries, proven = first_of(merged(lists), key.limit, numbers_of)
+        entries, proven = first_of(merged(self._lists_of(key, now_ms)), key.limit, numbers_of)
         return Top(tuple(entries), proven, now_ms)
+
+    def _lists_of(self, key: TopKey, now_ms: int) -> list[Summary[Target]]:
+        """The window's, for a type also what of it went into the lists of OTHERS."""
+        grain, periods = _GRAINS[key.window], _periods(key.window, now_ms)
+        lists = self.lists.between(key.metric, key.item_type, grain, *periods)
+        if key.item_type is None:
+            return lists
+        others = self.lists.between(key.metric, OTHERS, grain, *periods)
+        return lists + [summary.of(lambda target: target.item_type == key.item_type) for summary in others]
+
+    def _number_of(self, key: TopKey, now_ms: int, *, consistent: bool) -> Callable[[Target], int]:
+        """How to read the number by which an item is ranked."""
+        if key.window != "all":
+            span = series.window(key.window, now_ms)
+            return lambda target: span.sum(self.totals.days(target, _BY_HOUR[key.metric], *span.days), "n")
+        if key.metric == "likes":
+            return lambda target: self.totals.count(target, consistent=consistent).total
+        return lambda target: self.totals.total(Counter(target, ALL, "view"), consistent=consistent)["n"]
+
+
+def _periods(window: TopWindow, now_ms: int) -> tuple[int, int]:
+    """The first and the last period of the lists that a window is made of."""
+    if window == "all":
+        return 0, 0
+    span = series.window(window, now_ms)
+    return span.days if _GRAINS[window] == "day" else (span.first_hour, span.last_hour)
 
 
 def first_of(
