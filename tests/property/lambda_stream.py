@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from tallymark import parking
-from tallymark.aggregation import Parked, Record, Unreadable, aggregate
+from tallymark.aggregation import Parked, Record, Unreadable, aggregate, sequence_number
 from tallymark.errors import Unavailable
 from tallymark.events import AddEvent, Viewed, ViewEvent
 from tallymark.fold import Added, Change, Deferred, Delta, Lane, Mark, Outcome, Passed, lane
@@ -381,7 +381,7 @@ class Stream:
             self._faults.set(())
         until = start + len(records)
         if done.failed_sequence is not None:
-            numbers = [made["dynamodb"]["SequenceNumber"] for made in records]
+            numbers = [sequence_number(made) for made in records]
             until = start + numbers.index(done.failed_sequence)
         self._acknowledged[lane_number] = max(self._acknowledged[lane_number], until)
 
