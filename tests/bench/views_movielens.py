@@ -37,6 +37,7 @@ from tallymark.runtime import wiring
 from tallymark.storage.valkey import ValkeyServer
 from tallymark.views import ViewCount, ViewWindow
 from tests.bench.events import ROOT, Context, function, http_event
+from tests.bench.tables import patient
 
 DATA = Path(os.environ.get("TALLYMARK_DATA") or ROOT.parent / "shared" / "data" / "movielens-small")
 RATINGS = DATA / "ratings.csv"
@@ -269,6 +270,7 @@ def main() -> int:
         template = deployed(ROOT / "template.yaml", session(emulator.endpoint_url), "bench", emulator.endpoint_url)
         os.environ |= {**template.environment(), **aws_environment(emulator.endpoint_url)}
         os.environ["POWERTOOLS_METRICS_DISABLED"] = "true"
+        stack.enter_context(patient())
         wiring.reset()
         results = run(outputs, cache, ratings)
     print(f"{time.monotonic() - begun:.0f} s\n")

@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import patch
 
 import boto3
-from botocore.config import Config
 
 from infra.local.cache import Cache
 from infra.local.deploy import deploy
@@ -20,8 +19,7 @@ from infra.local.emulator import Emulator, aws_environment
 from tallymark.storage import dynamodb
 from tests.bench.strategies.faults import Faults
 from tests.bench.strategies.ways import Engine
-
-UNREACHED_S = 60
+from tests.bench.tables import patient
 
 
 @contextmanager
@@ -57,7 +55,6 @@ def running() -> Iterator[tuple[Engine, Callable[[], None]]]:
 
 
 def _client() -> Any:
-    """The functions' own, with a time-out that no busy machine reaches: a repeat by the SDK would be a fault."""
-    patient = dynamodb.patience().merge(Config(read_timeout=UNREACHED_S))
-    with patch.object(dynamodb, "patience", lambda: patient):
+    """The functions' own; a repeat by its library would be a fault."""
+    with patient():
         return dynamodb.connect()
