@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import subprocess
@@ -319,6 +320,7 @@ def main() -> int:
     if options.worker:
         work(options.worker)
         return 0
+    os.environ["POWERTOOLS_METRICS_DISABLED"] = "true"  # the functions run in this process, and would print theirs
     print(f"{options.wrong:,} of {options.items:,} counts made wrong, seed {options.seed}", flush=True)
     outcome = run(Plan(options.items, options.wrong, options.kills, options.rate, options.seed))
     print("\n".join(["", "Summary", *outcome.lines]))
