@@ -94,6 +94,9 @@ def run(plan: Plan) -> Outcome:
             again = _reconcile(stack, repair=False)
             left = len(again["found"]) + len(again["open"])
             outcome.check("again", not left, f"{len(again['found'])} found, {len(again['open'])} not judged")
+            for entry in again["found"]:  # the same number: never corrected; its negative: corrected twice
+                by = wrong.get(entry["item_id"], 0)
+                print(f"  again      {entry['item_id']}: off by {entry['drift']}, made wrong by {by}", flush=True)
         outcome.check("traffic", sum(sent) > 0, f"{sum(sent):,} likes and unlikes meanwhile")
         stack.wait_drained(120)
         different = _differences(client, names)
