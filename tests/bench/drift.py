@@ -23,17 +23,18 @@ import tempfile
 import threading
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 
 from infra.local.invoking import FunctionFailed
 from infra.local.stack import Stack
+from tallymark.cli.full_run import ReconcilerFailed, Run, ask_again, pieces
 from tallymark.errors import Unavailable
 from tallymark.model import Target
 from tallymark.runtime import wiring
@@ -42,7 +43,6 @@ from tallymark.storage import keys
 ITEM_TYPE = "drift"
 WATCHED = 40  # items made wrong that get no likes, so that each of their values is known
 _BATCH = 100
-TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -84,17 +84,16 @@ def run(plan: Plan) -> Outcome:
             _spoil(Target(ITEM_TYPE, name), by)
         with traffic(client, [name for name in names if name not in quiet], plan.rate, plan.seed) as sent:
             started = time.monotonic()
-            answer = _reconcile(stack, repair=False)
-            found = {entry["item_id"]: entry["drift"].get("like", 0) for entry in answer["found"]}
-            _judge_report(outcome, found, wrong, answer, time.monotonic() - started)
+            report = _reconcile(stack)
+            _judge_report(outcome, report, wrong, time.monotonic() - started)
             with watching(client, quiet, wrong) as bad:
                 kills = _repair_with_kills(plan, chance)
             outcome.check("killed", kills >= plan.kills, f"{kills} times, and started again from its last cursor")
             outcome.check("read", not bad, f"{len(quiet)} counts all along: {len(bad)} values neither wrong nor right")
-            again = _reconcile(stack, repair=False)
-            left = len(again["found"]) + len(again["open"])
-            outcome.check("again", not left, f"{len(again['found'])} found, {len(again['open'])} not judged")
-            for entry in again["found"]:  # the same number: never corrected; its negative: corrected twice
+            again = _reconcile(stack)
+            text = f"{len(again.found)} found, {len(again.open)} not judged"
+            outcome.check("again", not again.found and not again.open, text)
+            for entry in again.found:  # the same number: never corrected; its negative: corrected twice
                 by = wrong.get(entry["item_id"], 0)
                 print(f"  again      {entry['item_id']}: off by {entry['drift']}, made wrong by {by}", flush=True)
         outcome.check("traffic", sum(sent) > 0, f"{sum(sent):,} likes and unlikes meanwhile")
@@ -104,14 +103,13 @@ def run(plan: Plan) -> Outcome:
     return outcome
 
 
-def _judge_report(
-    outcome: Outcome, found: dict[str, int], wrong: dict[str, int], answer: dict[str, Any], seconds: float
-) -> None:
+def _judge_report(outcome: Outcome, report: Run, wrong: dict[str, int], seconds: float) -> None:
+    found = {entry["item_id"]: entry["drift"].get("like", 0) for entry in report.found}
     missed = wrong.keys() - found.keys()
     false = found.keys() - wrong.keys()
     by = sum(found[name] != wrong[name] for name in found.keys() & wrong.keys())
     text = f"{len(found):,} of {len(wrong):,} found, {len(false)} false, {by} with another difference, "
-    text += f"{len(answer['open'])} not judged; {answer['checked']:,} items in {seconds:.0f} s"
+    text += f"{len(report.open)} not judged; {report.checked:,} items in {seconds:.0f} s"
     outcome.check("report", not (missed or false or by), text)
 
 
@@ -228,43 +226,20 @@ def watching(client: httpx.Client, quiet: set[str], wrong: dict[str, int]) -> It
 # --- the reconciler ---------------------------------------------------------------------------------------------
 
 
-def _reconcile(stack: Stack, *, repair: bool) -> dict[str, Any]:
-    """A full run, and what it left open once more, as `tallymark reconcile --all` does it."""
-    whole: dict[str, Any] = {"found": [], "open": [], "checked": 0, "cursor": None}
-    while True:
-        piece = _invoke(stack, {"all": True, "cursor": whole["cursor"], "repair": repair})
-        whole = {
-            "found": whole["found"] + piece["found"],
-            "open": whole["open"] + piece["open"],
-            "checked": whole["checked"] + piece["checked"],
-            "cursor": piece["cursor"],
-        }
-        print(f"  running    {whole['checked']:,} items, {len(whole['found']):,} found", flush=True)
-        if whole["cursor"] is None:
-            break
-    left = []
-    for entry in whole["open"]:
-        answer = _invoke(stack, {"item": {"item_type": entry["item_type"], "item_id": entry["item_id"]}})
-        if answer["verdict"] == "drift":
-            whole["found"].append(answer)
-        elif answer["verdict"] != "exact":
-            left.append(entry)
-    return {**whole, "open": left}
+def _reconcile(stack: Stack) -> Run:
+    """A full run that corrects nothing, as `tallymark reconcile --all` does it."""
+    whole = Run()
 
-
-def _invoke(stack: Stack, event: dict[str, Any]) -> Any:
-    return _patiently(lambda: stack.functions["ReconcilerFunction"](json.dumps(event)))
-
-
-def _patiently(ask: Callable[[], Any]) -> Any:
-    """The reconciler's answer; a piece that failed is asked for again, as the command line does."""
-    for _ in range(TRIES - 1):
+    def invoke(event: dict[str, Any]) -> dict[str, Any]:
         try:
-            return ask()
-        except (FunctionFailed, Unavailable) as failure:
-            print(f"  failed     {failure}; trying again", flush=True)
-            time.sleep(1)
-    return ask()
+            return dict(stack.functions["ReconcilerFunction"](json.dumps(event)))
+        except FunctionFailed as failure:
+            raise ReconcilerFailed(str(failure)) from failure
+
+    for _ in pieces(whole, invoke, repair=False):
+        print(f"  running    {whole.checked:,} items, {len(whole.found):,} found", flush=True)
+    ask_again(whole, invoke, repair=False)
+    return whole
 
 
 def _repair_with_kills(plan: Plan, chance: random.Random) -> int:
@@ -290,25 +265,31 @@ def _repair_with_kills(plan: Plan, chance: random.Random) -> int:
 
 
 def work(state: Path) -> None:
-    """The reconciler's process: pieces from the last cursor that was written to the end."""
+    """The reconciler's process: `tallymark reconcile --all --repair`, from what was last written to the end."""
     from functions.reconciler.app import handler
 
     class Context:
         def get_remaining_time_in_millis(self) -> int:
             return 900_000
 
-    def piece(cursor: str | None) -> str | None:
-        answer = _patiently(lambda: handler({"all": True, "cursor": cursor, "repair": True}, Context()))
-        return cast("str | None", answer["cursor"])
+    def invoke(event: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return handler(event, Context())
+        except Unavailable as failure:
+            raise ReconcilerFailed(str(failure)) from failure
 
-    cursor = json.loads(state.read_text()) if state.exists() else None
-    while True:
-        cursor = piece(cursor)
-        if cursor is None:
-            return
+    def save() -> None:
         part = state.with_suffix(".part")
-        part.write_text(json.dumps(cursor))
+        part.write_text(json.dumps(asdict(whole)))
         part.replace(state)
+
+    whole = Run(**json.loads(state.read_text())) if state.exists() else Run()
+    if whole.cursor or not whole.checked:
+        for _ in pieces(whole, invoke, repair=True):
+            save()
+    ask_again(whole, invoke, repair=True)
+    if whole.open:
+        raise SystemExit(f"{len(whole.open)} items could not be judged, such as {whole.open[0]}")
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tallymark.cli import main, reconcile_command
+from tallymark.cli import full_run, main, reconcile_command
 
 SINCE = "2026-01-31T12:00:00.000Z"
 WRONG = {
@@ -28,10 +28,10 @@ class Reconciler:
         self.place: tuple[str, str | None] = ("", "")
         self._home = tmp_path
         monkeypatch.setattr(reconcile_command, "invoker", self._invoker)
-        monkeypatch.setattr(reconcile_command, "_PAUSE_S", 0.0)
+        monkeypatch.setattr(full_run, "_PAUSE_S", 0.0)
         monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
 
-    def _invoker(self, stack: str, endpoint_url: str | None) -> reconcile_command.Invoke:
+    def _invoker(self, stack: str, endpoint_url: str | None) -> full_run.Invoke:
         self.place = (stack, endpoint_url)
         return self._invoke
 
@@ -39,7 +39,7 @@ class Reconciler:
         self.asked.append(event)
         answer = self.answers.pop(0)
         if "fails" in answer:
-            raise reconcile_command.ReconcilerFailed(answer["fails"])
+            raise full_run.ReconcilerFailed(answer["fails"])
         return answer
 
     def run(self, *arguments: str, answers: list[dict[str, Any]] | None = None) -> Result:
@@ -102,6 +102,15 @@ def test_what_was_moving_is_asked_for_again_at_the_end(reconciler: Reconciler) -
     result = reconciler.run("--all", answers=[piece(open=[OPEN]), item(item_id="8", verdict="pending")])
     assert result.exit_code == 1
     assert "post 8: not judged, likes are on their way" in result.stdout
+
+
+def test_what_was_moving_is_told_though_asking_again_failed(reconciler: Reconciler) -> None:
+    others = [{**OPEN, "item_id": "9"}, {**OPEN, "item_id": "10"}]
+    fails = [{"fails": "the store is down"}] * 4
+    answers = [piece(open=[OPEN, *others]), item(item_id="8"), item(item_id="9", verdict="pending"), *fails]
+    result = reconciler.run("--all", "--json", answers=answers)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["open"] == [{**others[0], "verdict": "pending"}, others[1]]
 
 
 def test_a_refusal_to_repair_is_told(reconciler: Reconciler) -> None:

@@ -8,46 +8,23 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tallymark.cli.connection import state_folder
+from tallymark.cli.full_run import Invoke, ReconcilerFailed, Run, ask_again, event_of, pieces
 from tallymark.cli.options import show
 
-_PIECE_SECONDS = 10  # after which the function answers with what it has, so that progress can be shown
 _READ_TIMEOUT_S = 910  # the function's own limit is 900 s
-_ASKED_AGAIN = 100  # open items, singly, at the end of a full run
-_TRIES = 4  # of a piece; each may be repeated
-_PAUSE_S = 2.0
-
-
-class ReconcilerFailed(click.ClickException):
-    """The reconciler was found and did not answer, or answered with an error."""
-
-
-Invoke = Callable[[dict[str, Any]], dict[str, Any]]
-"""Calls the reconciler with an event and returns its answer; raises ClickException."""
 
 _WHY = {
     "moving": "it changed while it was looked at",
     "pending": "likes are on their way through the stream or the parked queue",
     "unindexed": "its index does not show the latest likes yet",
 }
-
-
-@dataclass(slots=True)
-class Run:
-    """What a full run has found so far."""
-
-    cursor: str | None = None
-    checked: int = 0
-    found: list[dict[str, Any]] = field(default_factory=list)
-    open: list[dict[str, Any]] = field(default_factory=list)
-    repair_refused: str | None = None
 
 
 @click.command("reconcile")
@@ -85,7 +62,7 @@ def reconcile_command(
     endpoint = None if on_aws else endpoint_url or _local_endpoint(state_folder(state_home))
     invoke = invoker(stack, endpoint)
     if item:
-        answer = invoke(_event_of(*item, repair=repair))
+        answer = invoke(event_of(*item, repair=repair))
         show(answer, _item_text(answer, repair), as_json=as_json)
         wrong = answer["verdict"] != "exact" and not answer.get("repaired")
     elif every:
@@ -109,56 +86,15 @@ def reconcile_command(
 def _run_all(run: Run, invoke: Invoke, repair: bool) -> click.ClickException | None:
     """All pieces, from the run's cursor on; the failure that ended it, if one did."""
     try:
-        for piece in _pieces(run, invoke, repair):
-            run.checked += piece["checked"]
-            run.found += piece["found"]
-            run.open += piece["open"]
-            run.repair_refused = piece["repair_refused"]
+        for _ in pieces(run, invoke, repair=repair):
             wrong, moving = len(run.found), len(run.open)
             _progress(f"{run.checked:,} items checked, {wrong:,} counted wrong, {moving:,} still moving")
-        _ask_again(run, invoke, repair)
+        ask_again(run, invoke, repair=repair)
     except click.ClickException as failure:
         return failure
     finally:
         _progress("")
     return None
-
-
-def _ask_again(run: Run, invoke: Invoke, repair: bool) -> None:
-    """What was moving, by itself, unless it is too much."""
-    if len(run.open) > _ASKED_AGAIN:
-        return
-    again, run.open = run.open, []
-    for entry in again:
-        answer = invoke(_event_of(entry["item_type"], entry["item_id"], repair=repair))
-        if answer["verdict"] == "drift":
-            run.found.append(answer)
-        elif answer["verdict"] != "exact":
-            run.open.append({**entry, "verdict": answer["verdict"]})
-
-
-def _pieces(run: Run, invoke: Invoke, repair: bool) -> Iterator[dict[str, Any]]:
-    while True:
-        event = {"all": True, "cursor": run.cursor, "repair": repair, "seconds": _PIECE_SECONDS}
-        piece = _patiently(invoke, event)
-        run.cursor = piece["cursor"]
-        yield piece
-        if run.cursor is None:
-            return
-
-
-def _patiently(invoke: Invoke, event: dict[str, Any]) -> dict[str, Any]:
-    for _ in range(_TRIES - 1):
-        try:
-            return invoke(event)
-        except ReconcilerFailed as failure:
-            click.echo(f"{failure.message}; trying again", err=True)
-            time.sleep(_PAUSE_S)
-    return invoke(event)
-
-
-def _event_of(item_type: str, item_id: str, *, repair: bool) -> dict[str, Any]:
-    return {"item": {"item_type": item_type, "item_id": item_id}, "repair": repair}
 
 
 # --- what is shown --------------------------------------------------------------------------------------
