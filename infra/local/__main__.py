@@ -1,4 +1,4 @@
-"""`python -m infra.local up` runs the whole service; `... pump` feeds deployed functions by Invoke."""
+"""`python -m infra.local up` runs the whole service; `... pump` and `... api` are parts of it for a deployed stack."""
 
 from __future__ import annotations
 
@@ -59,11 +59,23 @@ def _parser() -> argparse.ArgumentParser:
         help="a parameter of template.yaml, such as AuthMode=iam; may be repeated",
     )
     up.set_defaults(run=_up)
-    pump = commands.add_parser("pump", help="feed deployed functions from their stream and queue, until Ctrl-C")
-    pump.add_argument("--stack", default="tallymark", help="name of the deployed stack (tallymark)")
-    pump.add_argument("--endpoint-url", help="of an emulator; AWS itself without it")
+    pump = commands.add_parser("pump", help="feed deployed functions from their streams and queues, until Ctrl-C")
+    _add_place(pump)
+    pump.add_argument(
+        "--in-process", action="store_true", help="call the functions of this working copy instead, in this process"
+    )
     pump.set_defaults(run=_pump)
+    api = commands.add_parser("api", help="answer for a deployed stack's API with this working copy, until Ctrl-C")
+    _add_place(api)
+    api.add_argument("--port", type=int, default=DEFAULT_PORT, help="several processes may have the same (8000)")
+    api.set_defaults(run=_api)
     return parser
+
+
+def _add_place(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--stack", default="tallymark", help="name of the deployed stack (tallymark)")
+    command.add_argument("--endpoint-url", help="of an emulator; AWS itself without it")
+    command.add_argument("--ready", type=Path, metavar="FILE", help="is made once everything is begun")
 
 
 def _parameter(text: str) -> tuple[str, str]:
@@ -95,6 +107,7 @@ def _up(options: argparse.Namespace) -> int:
             options.emulator_port,
             auth=options.auth,
             parameters=dict(options.parameter),
+            apart=True,
             home=home,
             progress=lambda what, seconds: print(f"  {what:<32}{seconds:5.1f} s", file=terminal),
         )
@@ -123,10 +136,10 @@ def _serve(stack: Stack, terminal: TextIO, started: float) -> int:
 
 
 def _watch(stack: Stack, terminal: TextIO) -> int:
-    """Waits for Ctrl-C, which ends it by KeyboardInterrupt; returns only when the emulator is gone."""
-    while stack.emulator.running:
+    """Waits for Ctrl-C, which ends it by KeyboardInterrupt; returns only when a part has ended by itself."""
+    while not (gone := stack.ended):
         time.sleep(1)
-    print(f"\nThe emulator ended by itself; {stack.logs / 'emulator.log'} may say why.", file=terminal)
+    print(f"\n{gone.name} ended by itself; {gone.log} may say why.", file=terminal)
     return 1
 
 
@@ -190,11 +203,7 @@ def _output_to_files(folder: Path) -> Iterator[TextIO]:
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.log"):
         old.unlink()
-    handler = logging.FileHandler(folder / "stack.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    for name in ("infra", "waitress"):
-        logging.getLogger(name).addHandler(handler)
-        logging.getLogger(name).setLevel(logging.INFO)
+    _log_to(logging.FileHandler(folder / "stack.log"))
     saved = [os.dup(number) for number in (1, 2)]
     with os.fdopen(os.dup(1), "w", buffering=1) as terminal, (folder / "functions.log").open("ab") as file:
         for number in (1, 2):
@@ -210,18 +219,40 @@ def _output_to_files(folder: Path) -> Iterator[TextIO]:
                 os.close(copy)
 
 
-# --- pump ---------------------------------------------------------------------------------------------------
+def _log_to(handler: logging.Handler) -> None:
+    """What the stack itself says. The functions have loggers of their own."""
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in ("infra", "uvicorn"):
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(logging.INFO)
+
+
+# --- parts --------------------------------------------------------------------------------------------------
 
 
 def _pump(options: argparse.Namespace) -> int:
-    from infra.local.pumping import feeding
+    from infra.local.parts import feeding
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    with feeding(options.stack, options.endpoint_url) as fed:
-        for line in fed:
-            print(line, flush=True)
-        while True:
-            time.sleep(1)
+    _log_to(logging.StreamHandler())
+    with feeding(options.stack, options.endpoint_url, in_process=options.in_process) as fed:
+        return _until_stopped(options, fed)
+
+
+def _api(options: argparse.Namespace) -> int:
+    from infra.local.parts import serving
+
+    _log_to(logging.StreamHandler())
+    with serving(options.stack, options.endpoint_url, options.port):
+        return _until_stopped(options, [])
+
+
+def _until_stopped(options: argparse.Namespace, begun: Sequence[str]) -> int:
+    for line in begun:
+        print(line, flush=True)
+    if options.ready:
+        options.ready.touch()
+    while True:
+        time.sleep(1)
 
 
 if __name__ == "__main__":

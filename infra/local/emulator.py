@@ -27,7 +27,7 @@ class Emulator(StartStop):
         self._fixed = bool(port)
         self._home = home
         self._auth = auth
-        self._process = Process("MiniStack", [sys.executable, "-P", str(SERVER)], log, self._environment())
+        self.process = Process("MiniStack", [sys.executable, "-P", str(SERVER)], log, self._environment())
 
     def _environment(self) -> dict[str, str]:
         # Compiled once and kept, whatever the shell says: it starts in a quarter of the time.
@@ -54,21 +54,16 @@ class Emulator(StartStop):
         """Where it answers."""
         return f"http://{HOST}:{self.port}"
 
-    @property
-    def running(self) -> bool:
-        """Whether it is there."""
-        return self._process.running
-
     def start(self) -> None:
         """Starts it and waits until it answers. Raises StartError."""
         if self._fixed:
             require_free(self.port, "the emulator", "--emulator-port")
         self._home.mkdir(parents=True, exist_ok=True)
-        self._process.start(self._healthy)
+        self.process.start(self._healthy)
 
     def stop(self) -> None:
         """Stops it; what it held is gone."""
-        self._process.stop()
+        self.process.stop()
 
     def load_cloudformation(self) -> None:
         """Makes it load what deployments need, which is most of what it has and takes it a second or more.

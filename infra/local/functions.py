@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,6 @@ def in_process(template: Template, function: Function) -> InProcess:
     return InProcess(load_handler(function), function.physical_id, arn, function.timeout_seconds, function.memory_mb)
 
 
-def endpoints(functions: dict[str, InProcess], names: Iterable[str]) -> dict[str, Endpoint]:
+def endpoints(functions: Mapping[str, InProcess], names: Iterable[str]) -> dict[str, Endpoint]:
     """What the gateway calls, for the functions that routes lead to. Raises KeyError for one without code."""
     return {name: Endpoint(functions[name].handler, functions[name].context) for name in set(names)}

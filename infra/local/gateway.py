@@ -7,20 +7,28 @@ guide; it was measured on AWS (ministack pull request 766).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import io
 import json
 import logging
+import math
 import re
+import socket
 import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus, unquote_to_bytes
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from infra.local.template import Route
 
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BODY_MAX_BYTES = 10 * 1024 * 1024  # API Gateway quotas for HTTP APIs, "Payload size"
+HEAD_MAX_BYTES = 256 * 1024  # request line and headers, so that no client fills the memory
 TEXT_TYPES = frozenset({"application/json", "application/xml", "application/javascript"})
 BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -37,8 +46,9 @@ ALL_METHODS = "DELETE,GET,HEAD,OPTIONS,PATCH,POST,PUT"
 REASONS = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 Environ = dict[str, Any]
-StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 Headers = list[tuple[str, str]]
+StartResponse = Callable[[str, Headers], Any]
+WSGIApplication = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
 @dataclass(frozen=True)
@@ -388,7 +398,7 @@ class Gateway:
         except Exception:
             # A function that fails is a 500 for the caller, whatever it was, and the log says why.
             logger.exception("%s failed on %s", route.function, route.key)
-            return _error(500, "internal", "The request failed.")
+            return _error(500, "internal_error", "The request failed.")
 
 
 def _raw_path(environ: Environ) -> str:
@@ -413,60 +423,68 @@ def _body(environ: Environ) -> bytes | None:
 # --- the server ---------------------------------------------------------------------------------------------
 
 
-def _channel_class() -> Any:
-    """waitress's channel, with its own refusals (of a request line that is none, say) in our error form."""
-    from waitress.channel import HTTPChannel
-    from waitress.task import ErrorTask
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's protocol, with its own refusals (of a request line that is none, say) in our error form.
 
-    class RefusalTask(ErrorTask):  # type: ignore[misc]
-        def execute(self) -> None:
-            status, headers, body = _refusal(self.request.error.code, self.request.error.body)
-            self.status = REASONS[status]
-            self.response_headers.extend(headers)
-            self.set_close_on_finish()
-            self.content_length = len(body)
-            self.write(body)
+    It sets no bound to headers by itself.
+    """
 
-    class Channel(HTTPChannel):  # type: ignore[misc]
-        error_task_class = RefusalTask
+    _head_bytes: float = 0
 
-    return Channel
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        if self._head_bytes > HEAD_MAX_BYTES:
+            self._refuse(*_error(413, "payload_too_large", f"The headers are larger than {HEAD_MAX_BYTES:,} bytes."))
+        else:
+            super().data_received(data)
 
+    def on_headers_complete(self) -> None:
+        self._head_bytes = -math.inf  # what follows is a body
+        super().on_headers_complete()
 
-def _refusal(status: int, why: str) -> tuple[int, Headers, bytes]:
-    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return _error(500, "internal", "The request failed.")
-    if status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE):
-        return _error(413, "payload_too_large", f"The request is too large: {why}.")
-    return _error(400, "invalid_request", f"This is no request that can be read: {why}.")
+    def on_message_complete(self) -> None:
+        self._head_bytes = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (it always says the same)
+        self._refuse(*_error(400, "invalid_request", "This is no request that can be read."))
+
+    def _refuse(self, status: int, headers: Headers, body: bytes) -> None:
+        headers = [*headers, ("content-length", str(len(body))), ("connection", "close")]
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        self.transport.write(f"HTTP/1.1 {REASONS[status]}\r\n{head}\r\n".encode() + body)
+        self.transport.close()
 
 
 class Server:
-    """Serves a WSGI application with waitress on a thread of its own."""
+    """Serves a WSGI application with uvicorn, on a thread of its own and with a pool of them for the application.
 
-    def __init__(self, application: Callable[..., Iterable[bytes]], host: str, port: int, threads: int = 16) -> None:
-        from waitress.server import create_server
+    Processes that `share_port` take turns at it, as far as the system has it (Linux has).
+    """
 
-        # It warns of every request that waits for a thread, which under load is each.
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        self._sockets: dict[int, Any] = {}
-        self._server = create_server(
-            application,
-            map=self._sockets,
-            host=host,
-            port=port,
-            threads=threads,
-            ident=None,
-            # Above what the gateway takes, so that its own answer in our form is the one that is sent.
-            max_request_body_size=4 * BODY_MAX_BYTES,
-            inbuf_overflow=BODY_MAX_BYTES,
-            channel_timeout=60,
-            backlog=512,
-            connection_limit=1000,
+    def __init__(
+        self, application: WSGIApplication, host: str, port: int, threads: int = 16, *, share_port: bool = False
+    ) -> None:
+        self._application = application
+        self._threads = ThreadPoolExecutor(threads, "gateway")
+        self._socket = socket.create_server((host, port), backlog=512, reuse_port=share_port)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self._serve,
+                interface="asgi3",
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=60,
+                timeout_graceful_shutdown=5,
+            )
         )
-        self._server.channel_class = _channel_class()
-        self.port: int = self._server.effective_port
-        self._thread = threading.Thread(target=self._server.run, name="gateway", daemon=True)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway", daemon=True)
 
     def start(self) -> None:
         """Begins to serve."""
@@ -474,9 +492,58 @@ class Server:
 
     def stop(self) -> None:
         """Answers the requests under way, takes no more, and gives the port back."""
-        from waitress import wasyncore
+        self._server.should_exit = True
+        self._thread.join(10)
+        self._threads.shutdown(wait=False)
+        self._socket.close()
 
-        self._server.task_dispatcher.shutdown(timeout=5)
-        # waitress's loop ends when it has no sockets left; they must be closed by the loop's own thread.
-        self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._sockets))
-        self._thread.join(5)
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        """ASGI's side of a request."""
+        body = io.BytesIO()
+        size, more = 0, True
+        while more:
+            part = await receive()
+            if part["type"] == "http.disconnect":
+                return
+            size += len(part["body"])
+            if size <= BODY_MAX_BYTES:  # what is over is not kept: its size tells the gateway to refuse it
+                body.write(part["body"])
+            more = part["more_body"]
+        body.seek(0)
+        environ = _environ(scope, body, size)
+        loop = asyncio.get_running_loop()
+        status, headers, answer = await loop.run_in_executor(self._threads, self._answer, environ)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    def _answer(self, environ: Environ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+        started: list[tuple[str, Headers]] = []
+        body = b"".join(self._application(environ, lambda status, headers: started.append((status, headers))))
+        ((status, headers),) = started
+        return int(status[:3]), [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers], body
+
+
+def _environ(scope: Any, body: io.BytesIO, size: int) -> Environ:
+    """WSGI's form of a request, as far as the gateway reads it."""
+    query = scope["query_string"].decode("latin-1")
+    environ = {
+        "REQUEST_METHOD": scope["method"],
+        "REQUEST_URI": scope["raw_path"].decode("latin-1"),
+        "QUERY_STRING": query,
+        "SERVER_PROTOCOL": f"HTTP/{scope['http_version']}",
+        "REMOTE_ADDR": scope["client"][0],
+        "wsgi.input": body,
+    }
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        key = f"HTTP_{name.upper().replace('-', '_')}"
+        if "_" in name:
+            continue  # else it would pass for the one with a hyphen
+        if key in environ:
+            value = f"{environ[key]}{'; ' if name == 'cookie' else ', '}{value}"
+        environ[key] = value
+    if environ.pop("HTTP_CONTENT_LENGTH", None) or size:
+        environ["CONTENT_LENGTH"] = str(size)
+    if "HTTP_CONTENT_TYPE" in environ:
+        environ["CONTENT_TYPE"] = environ.pop("HTTP_CONTENT_TYPE")
+    return environ

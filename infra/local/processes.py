@@ -67,15 +67,15 @@ class Process:
 
     def __init__(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.name = name
+        self.log = log
         self._command = list(command)
-        self._log = log
         self._environment = dict(environment)
         self._guard: subprocess.Popen[bytes] | None = None
 
     def start(self, ready: Callable[[], bool], timeout: float = 15.0) -> None:
         """Starts the program and waits until `ready()`. Raises StartError with the end of its log."""
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as log:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
             self._guard = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-I", "-S", str(GUARD), *self._command],
                 stdin=subprocess.PIPE,
@@ -88,11 +88,11 @@ class Process:
         while not ready():
             if self._guard.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise StartError(f"{self.name} did not start; {self._log} ends with:\n{self._tail()}")
+                raise StartError(f"{self.name} did not start; {self.log} ends with:\n{self._tail()}")
             time.sleep(0.02)
 
     def _tail(self) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(lines[-12:])
 
     @property

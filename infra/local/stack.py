@@ -1,4 +1,4 @@
-"""The whole service in this process, over an emulator and a Valkey beside it."""
+"""The whole service in this process, or in parts, over an emulator and a Valkey beside it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from infra.local.functions import endpoints, load_functions
 from infra.local.gateway import Gateway, Server
 from infra.local.invoking import InProcess, Invoker
 from infra.local.mapping import DynamoDBStream, Lag, Pump, Settings, sqs_destination
-from infra.local.processes import HOST, StartStop, require_free
+from infra.local.processes import HOST, Process, StartStop, free_port, require_free
 from infra.local.queues import QueuePoller, QueueSettings, Scheduler, SQSQueue
 from infra.local.template import EventSource, Template, deployed
 
 ROOT = Path(__file__).resolve().parents[2]
 STACK_NAME = "tallymark"
+API_PROCESSES = 2  # of a stack in parts: Python runs one thread at a time in each
 
 Progress = Callable[[str, float], None]
 """Told (what was done, seconds it took)."""
@@ -40,6 +41,9 @@ class Stack(StartStop):
 
     A context manager; port 0 takes a free one, so that several can run on one machine. In one process there
     can be only one at a time: the functions find their settings in the environment of the process.
+
+    `apart` gives the functions of the API some processes of their own, and those of streams and queues another, as
+    they have on Lambda: counting then takes no time from answering. Nothing here can wait for their streams then.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Stack(StartStop):
         stack_name: str = STACK_NAME,
         parameters: Mapping[str, str] | None = None,
         auth: bool = False,
+        apart: bool = False,
         home: Path | None = None,
         progress: Progress = lambda _what, _seconds: None,
     ) -> None:
@@ -62,11 +67,13 @@ class Stack(StartStop):
         self.logs = self._home / "logs"
         self.emulator = Emulator(emulator_port, home=self._home / "emulator", log=self.logs / "emulator.log", auth=auth)
         self.cache = Cache(home=self._home / "valkey", log=self.logs / "valkey.log")
+        self._apart = apart
+        self._parts: list[Process] = []
         self.outputs: dict[str, str] = {}
         self.functions: dict[str, InProcess] = {}
         self.pumps: list[Pump] = []
         self.template: Template
-        self._server: Server | None = None
+        self._port: int | None = None
         self._cleanup = ExitStack()
 
     # --- what callers ask ---
@@ -79,9 +86,9 @@ class Stack(StartStop):
     @property
     def url(self) -> str:
         """Where the API answers."""
-        if self._server is None:
+        if self._port is None:
             raise RuntimeError("the stack is not started")
-        return f"http://{HOST}:{self._server.port}"
+        return f"http://{HOST}:{self._port}"
 
     @property
     def service_key(self) -> str:
@@ -93,8 +100,15 @@ class Stack(StartStop):
         secret = secrets.get_secret_value(SecretId=environment["SECRET_ARN"])["SecretString"]
         return service_key(secret, int(environment["SERVICE_KEY_GENERATION"]))
 
+    @property
+    def ended(self) -> Process | None:
+        """A part without which nothing is counted that ended by itself; None if all is well."""
+        return next((part for part in (self.emulator.process, *self._parts) if not part.running), None)
+
     def wait_drained(self, timeout: float = 30.0) -> bool:
         """Waits until every change made before this call has been handed to its function and taken."""
+        if self._apart:
+            raise RuntimeError("the streams are read by another process")
         deadline = time.monotonic() + timeout
         return all(pump.wait_drained(max(0.0, deadline - time.monotonic())) for pump in self.pumps)
 
@@ -131,12 +145,8 @@ class Stack(StartStop):
             self._prepare()
         with self._step("template deployed"):
             self._deploy()
-        with self._step("functions loaded"):
-            self._load()
-        with self._step("stream pump and queue poller"):
-            self._start_sources()
-        with self._step("HTTP gateway"):
-            self._serve()
+        with self._step("functions, pump, gateway"):
+            self._start_functions()
 
     @contextmanager
     def _step(self, what: str) -> Iterator[None]:
@@ -175,6 +185,45 @@ class Stack(StartStop):
         self._cleanup.callback(_restore_environment, before)
         os.environ.update(variables)
 
+    def _start_functions(self) -> None:
+        if self._apart:
+            self._start_apart()
+        else:
+            self._load()
+            self._start_sources()
+            self._serve()
+        scheduler = Scheduler([(s, self.functions[s.function]) for s in self.template.schedules])
+        scheduler.start()
+        self._cleanup.callback(scheduler.stop)
+
+    def _start_apart(self) -> None:
+        """All parts at the same time, and meanwhile the functions of schedules, which stay here."""
+        self._port = self._wanted_port or free_port()
+        apis = [self._part(f"API process {n + 1}", "api", f"--port={self._port}") for n in range(API_PROCESSES)]
+        parts = [self._part("The stream pump", "pump", "--in-process"), *apis]
+        with ThreadPoolExecutor(len(parts)) as pool:
+            jobs = [pool.submit(start) for start in parts]
+            self._load()
+        for job in jobs:
+            job.result()
+
+    def _part(self, name: str, command: str, *options: str) -> Callable[[], None]:
+        """What starts `python -m infra.local COMMAND` for this stack, and waits until it is ready."""
+        ready = self._home / f"ready-{len(self._parts)}"
+        ready.unlink(missing_ok=True)
+        where = [f"--stack={self.stack_name}", f"--endpoint-url={self.endpoint_url}", f"--ready={ready}"]
+        # As the emulator: compiled once and kept, whatever the shell says.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        part = Process(
+            name,
+            [sys.executable, "-m", "infra.local", command, *where, *options],
+            self.logs / "functions.log",
+            {**environment, "PYTHONUNBUFFERED": "1"},
+        )
+        self._cleanup.callback(part.stop)
+        self._parts.append(part)
+        return lambda: part.start(ready.exists)
+
     def _load(self) -> None:
         self._set_environment(self.template.environment())
         _forget_functions()  # what this process built of another environment
@@ -186,30 +235,30 @@ class Stack(StartStop):
             self._cleanup.callback(
                 start_source(source, self.functions[source.function], session(self.endpoint_url), self.pumps)
             )
-        scheduler = Scheduler([(s, self.functions[s.function]) for s in self.template.schedules])
-        scheduler.start()
-        self._cleanup.callback(scheduler.stop)
 
     def _serve(self) -> None:
-        from infra.local.authorizers import Signatures  # loads the SDK, as all that is deployed does
-
-        routes = self.template.routes
-        account_id = self.template.scope.account_id
-        gateway = Gateway(
-            routes,
-            endpoints(self.functions, (route.function for route in routes)),
-            self.template.cors,
-            domain=HOST,
-            account_id=account_id,
-            signatures=Signatures(ACCESS_KEY, SECRET_KEY, REGION, account_id),
-        )
-        self._server = Server(gateway, HOST, self._wanted_port)
-        self._server.start()
-        self._cleanup.callback(self._server.stop)
+        server = Server(gateway(self.template, self.functions), HOST, self._wanted_port)
+        server.start()
+        self._cleanup.callback(server.stop)
+        self._port = server.port
 
     def stop(self) -> None:
         """Stops everything in reverse order; harmless when it is stopped."""
         self._cleanup.close()
+
+
+def gateway(template: Template, functions: Mapping[str, InProcess]) -> Gateway:
+    """The template's HTTP API before functions of this process."""
+    from infra.local.authorizers import Signatures  # loads the SDK, as all that is deployed does
+
+    return Gateway(
+        template.routes,
+        endpoints(functions, (route.function for route in template.routes)),
+        template.cors,
+        domain=HOST,
+        account_id=template.scope.account_id,
+        signatures=Signatures(ACCESS_KEY, SECRET_KEY, REGION, template.scope.account_id),
+    )
 
 
 def start_source(
@@ -247,7 +296,7 @@ def _build_layer() -> None:
 
 def _import() -> None:
     """Loads what the functions need, so that it is there when they are loaded."""
-    for name in ("boto3", "chalice.app", "aws_lambda_powertools.utilities.data_classes", "valkey", "waitress"):
+    for name in ("boto3", "chalice.app", "aws_lambda_powertools.utilities.data_classes", "valkey", "uvicorn"):
         importlib.import_module(name)
 
 

@@ -37,6 +37,12 @@ from infra.local.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 ITEMS, USERS, FRONT_PAGE, LATEST = 1_000, 100_000, 100, 100
+PARTS = {
+    "api": b"infra.local\0api",
+    "streams": b"infra.local\0pump",
+    "emulator": b"ministack_server",
+    "valkey": b"valkey-server",
+}  # in commands
 LIKES_TARGET, COUNTS_TARGET, SETTLE_S, YARDSTICK_S = 500, 2_000, 3.0, 2.0
 
 
@@ -71,7 +77,7 @@ class Where:
 
     host: str
     port: int
-    processes: dict[str, int] = field(default_factory=dict)
+    processes: dict[str, list[int]] = field(default_factory=dict)
     endpoint_url: str | None = None
 
 
@@ -125,7 +131,7 @@ async def load(
     port: int,
     clients: int,
     seconds: float,
-    processes: dict[str, int],
+    processes: dict[str, list[int]],
     one: Callable[[Connection], Awaitable[int]],
 ) -> Measured:
     """Keeps each client busy for the time."""
@@ -145,25 +151,25 @@ async def load(
     return measured
 
 
-def cpu_of(processes: dict[str, int]) -> dict[str, float]:
+def cpu_of(processes: dict[str, list[int]]) -> dict[str, float]:
     """CPU seconds of each process so far (Linux; nothing elsewhere)."""
     spent = {}
-    for name, pid in processes.items():
+    for name, pids in processes.items():
         with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            spent[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+            spent[name] = sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
     return spent
 
 
-def family(pid: int) -> dict[str, int]:
-    """The stack's process, its emulator and its Valkey, by name (Linux; nothing elsewhere)."""
-    found = {"client": os.getpid(), "functions": pid}
+def family(pid: int) -> dict[str, list[int]]:
+    """The stack's processes by what they are (Linux; nothing elsewhere)."""
+    found = {"client": [os.getpid()]}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             command = path.read_bytes()
-            name = "emulator" if b"ministack_server" in command else "valkey" if b"valkey-server" in command else ""
+            name = next((name for name, mark in PARTS.items() if mark in command), "")
             if name and _descends(int(path.parent.name), pid) and b"guard.py" not in command:
-                found[name] = int(path.parent.name)
+                found.setdefault(name, []).append(int(path.parent.name))
     return found
 
 

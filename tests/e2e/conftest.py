@@ -23,7 +23,7 @@ import pytest
 from infra.local.cache import Cache
 from infra.local.deploy import deploy
 from infra.local.emulator import Emulator, session
-from infra.local.pumping import feeding
+from infra.local.parts import feeding
 from infra.local.stack import Stack, local_parameters
 from infra.service_key import key_of
 from tests.e2e.issuer import AUDIENCE, Issuer

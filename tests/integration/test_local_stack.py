@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -199,38 +199,74 @@ def test_only_one_stack_runs_in_a_process(stack: Stack) -> None:
         Stack().start()
 
 
-def test_up_says_where_things_are_and_stops_on_ctrl_c(tmp_path: Path) -> None:
+@contextmanager
+def up(home: Path) -> Iterator[tuple[subprocess.Popen[str], str, dict[str, Any]]]:
+    """`make up` in a process of its own: that, what it said until it was ready, and what it announced."""
     port, emulator_port = free_port(), free_port()
     command = [sys.executable, "-m", "infra.local", "up", f"--port={port}", f"--emulator-port={emulator_port}"]
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    environment = {**os.environ, "XDG_STATE_HOME": str(home)}
     output = subprocess.PIPE
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, text=True
     ) as process:
-        _try_and_stop(process, tmp_path / "tallymark" / "local.json", port, emulator_port)
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "Ctrl-C stops everything" in line:
+                break
+        try:
+            yield process, "".join(lines), json.loads((home / "tallymark" / "local.json").read_text())
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert not listening(port)
+    assert not listening(emulator_port)
 
 
-def _try_and_stop(process: subprocess.Popen[str], local: Path, port: int, emulator_port: int) -> None:
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "Ctrl-C stops everything" in line:
-            break
-    announced = json.loads(local.read_text())
-    assert local.stat().st_mode & 0o777 == 0o600
-    assert httpx.get(f"{announced['url']}/health").json()["status"] == "ok"
-    process.send_signal(signal.SIGINT)
-    rest = process.stdout.read()
-    assert process.wait(30) == 0
-    text = "".join(lines)
-    for said in (f"http://127.0.0.1:{port}", "/docs", f"http://127.0.0.1:{emulator_port}", "logs/"):
-        assert said in text
+def processes() -> dict[int, tuple[int, str]]:
+    """Parent and command of every process, by id."""
+    table = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = (line.split(None, 2) for line in table.splitlines())
+    return {int(pid): (int(parent), command) for pid, parent, command in rows}
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """The commands of the processes below one, by id."""
+    table, found = processes(), {pid: ""}
+    while more := {child: c for child, (parent, c) in table.items() if parent in found and child not in found}:
+        found |= more
+    return {child: command for child, command in found.items() if child != pid}
+
+
+def test_up_says_where_things_are_and_stops_on_ctrl_c(tmp_path: Path) -> None:
+    with up(tmp_path) as (process, said, announced):
+        local = tmp_path / "tallymark" / "local.json"
+        assert local.stat().st_mode & 0o777 == 0o600
+        assert httpx.get(f"{announced['url']}/health").json()["status"] == "ok"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        rest = process.stdout.read()
+        assert process.wait(30) == 0
+    for what in (announced["url"], "/docs", announced["endpoint_url"], "logs/"):
+        assert what in said
     assert "Stopped" in rest
-    assert announced["endpoint_url"] == f"http://127.0.0.1:{emulator_port}"
     assert announced["pid"] == process.pid
     assert len(announced["service_key"]) == 43
     assert not local.exists()
-    assert not listening(port)
-    assert not listening(emulator_port)
-    assert "Traceback" not in text + rest
+    assert "Traceback" not in said + rest
+
+
+def test_up_counts_in_a_process_of_its_own_and_ends_when_that_is_gone(tmp_path: Path) -> None:
+    with up(tmp_path) as (process, _, announced):
+        like = {"user_id": "ada", "item_type": "film", "item_id": "1"}
+        httpx.post(f"{announced['url']}/v1/like", json=like).raise_for_status()
+        query = {"item_type": "film", "item_id": "1", "fresh": "true"}
+        url = f"{announced['url']}/v1/count"
+        assert eventually(lambda: httpx.get(url, params=query).json()["count"] == 1, timeout=5)
+        below = descendants(process.pid)
+        (pump,) = (child for child, what in below.items() if "infra.local pump" in what and "guard.py" not in what)
+        os.kill(pump, signal.SIGKILL)
+        assert process.stdout is not None
+        assert "The stream pump ended by itself; " in process.stdout.read()
+        assert process.wait(30) == 1
+    assert not below.keys() & processes().keys()

@@ -26,8 +26,8 @@ import pytest
 
 from infra.local.deploy import deploy, session
 from infra.local.emulator import Emulator
+from infra.local.parts import feeding
 from infra.local.processes import free_port
-from infra.local.pumping import feeding
 from infra.local.stack import local_parameters
 from infra.service_key import key_of
 from tests.integration.conftest import ROOT

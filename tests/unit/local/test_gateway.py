@@ -255,7 +255,7 @@ def test_headers_of_the_older_form_come_back() -> None:
 def test_a_function_that_fails_is_a_500_without_its_reason() -> None:
     answer = Client(ValueError("secret")).send("GET", "/")
     assert answer.status == 500
-    assert answer.json == {"error": {"code": "internal", "message": "The request failed."}}
+    assert answer.json == {"error": {"code": "internal_error", "message": "The request failed."}}
 
 
 def test_head_has_no_body() -> None:
