@@ -177,11 +177,12 @@ def invoker(stack: str, endpoint_url: str | None) -> Invoke:
 
     # An emulator takes any keys; on AWS they are the shell's.
     session = boto3.Session("test", "test", region_name="us-east-1") if endpoint_url else boto3.Session()
+    quick = Config(connect_timeout=5, retries={"mode": "standard"})  # three tries: somebody waits
     patient = Config(read_timeout=_READ_TIMEOUT_S, retries={"total_max_attempts": 1})
 
     where = endpoint_url or "AWS"
     try:
-        cloudformation = session.client("cloudformation", endpoint_url=endpoint_url)
+        cloudformation = session.client("cloudformation", endpoint_url=endpoint_url, config=quick)
         outputs = cloudformation.describe_stacks(StackName=stack)["Stacks"][0]["Outputs"]
         name = next(o["OutputValue"] for o in outputs if o["OutputKey"] == "ReconcilerFunction")
         client = session.client("lambda", endpoint_url=endpoint_url, config=patient)
