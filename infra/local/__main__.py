@@ -61,20 +61,21 @@ def _parser() -> argparse.ArgumentParser:
     up.set_defaults(run=_up)
     pump = commands.add_parser("pump", help="feed deployed functions from their streams and queues, until Ctrl-C")
     _add_place(pump)
+    pump.add_argument("--endpoint-url", help="of an emulator; AWS itself without it")
     pump.add_argument(
         "--in-process", action="store_true", help="call the functions of this working copy instead, in this process"
     )
     pump.set_defaults(run=_pump)
     api = commands.add_parser("api", help="answer for a deployed stack's API with this working copy, until Ctrl-C")
     _add_place(api)
-    api.add_argument("--port", type=int, default=DEFAULT_PORT, help="several processes may have the same (8000)")
+    api.add_argument("--endpoint-url", required=True, help="of an emulator")
+    api.add_argument("--port", type=int, required=True, help="several processes may have the same")
     api.set_defaults(run=_api)
     return parser
 
 
 def _add_place(command: argparse.ArgumentParser) -> None:
     command.add_argument("--stack", default="tallymark", help="name of the deployed stack (tallymark)")
-    command.add_argument("--endpoint-url", help="of an emulator; AWS itself without it")
     command.add_argument("--ready", type=Path, metavar="FILE", help="is made once everything is begun")
 
 
@@ -208,7 +209,6 @@ def _output_to_files(folder: Path) -> Iterator[TextIO]:
     with os.fdopen(os.dup(1), "w", buffering=1) as terminal, (folder / "functions.log").open("ab") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         try:
             yield terminal
         finally:
@@ -220,7 +220,8 @@ def _output_to_files(folder: Path) -> Iterator[TextIO]:
 
 
 def _log_to(handler: logging.Handler) -> None:
-    """What the stack itself says. The functions have loggers of their own."""
+    """What the stack itself says; functions have loggers of their own. Lines of one process do not tear another's."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("infra", "uvicorn"):
         logging.getLogger(name).addHandler(handler)
@@ -235,24 +236,26 @@ def _pump(options: argparse.Namespace) -> int:
 
     _log_to(logging.StreamHandler())
     with feeding(options.stack, options.endpoint_url, in_process=options.in_process) as fed:
-        return _until_stopped(options, fed)
+        print(*fed, sep="\n")
+        _say_ready(options)
+        while True:
+            time.sleep(1)
 
 
 def _api(options: argparse.Namespace) -> int:
     from infra.local.parts import serving
 
     _log_to(logging.StreamHandler())
-    with serving(options.stack, options.endpoint_url, options.port):
-        return _until_stopped(options, [])
+    with serving(options.stack, options.endpoint_url, options.port) as server:
+        _say_ready(options)
+        while server.running:
+            time.sleep(1)
+    return 1
 
 
-def _until_stopped(options: argparse.Namespace, begun: Sequence[str]) -> int:
-    for line in begun:
-        print(line, flush=True)
+def _say_ready(options: argparse.Namespace) -> None:
     if options.ready:
         options.ready.touch()
-    while True:
-        time.sleep(1)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Emulator(StartStop):
             "AUTH": "true" if self._auth else "false",
             "MINISTACK_REGION": REGION,
             "LOG_LEVEL": "WARNING",
-            # Where it puts its pid file, and the code of the functions that it runs.
+            # Where it puts the code of the functions that it runs.
             "TMPDIR": str(self._home),
             "S3_DATA_DIR": str(self._home / "s3"),
             "PYTHONUNBUFFERED": "1",

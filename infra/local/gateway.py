@@ -12,9 +12,9 @@ import contextlib
 import io
 import json
 import logging
-import math
 import re
 import socket
+import sys
 import threading
 import time
 from base64 import b64decode, b64encode
@@ -27,9 +27,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus, unquote_to_bytes
 
+import h11
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from infra.local.processes import StartError
 from infra.local.template import Route
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BODY_MAX_BYTES = 10 * 1024 * 1024  # API Gateway quotas for HTTP APIs, "Payload size"
-HEAD_MAX_BYTES = 256 * 1024  # request line and headers, so that no client fills the memory
+HEAD_MAX_BYTES = 64 * 1024  # request line and headers, so that no client fills the memory
 TEXT_TYPES = frozenset({"application/json", "application/xml", "application/javascript"})
 BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -423,34 +425,20 @@ def _body(environ: Environ) -> bytes | None:
 # --- the server ---------------------------------------------------------------------------------------------
 
 
-class _Protocol(HttpToolsProtocol):
+class _Protocol(H11Protocol):
     """uvicorn's protocol, with its own refusals (of a request line that is none, say) in our error form.
 
-    It sets no bound to headers by itself.
+    The one in Python: the compiled one loses the body of a request that offers an upgrade, as Java's client does.
     """
 
-    _head_bytes: float = 0
-
-    def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
-        if self._head_bytes > HEAD_MAX_BYTES:
-            self._refuse(*_error(413, "payload_too_large", f"The headers are larger than {HEAD_MAX_BYTES:,} bytes."))
-        else:
-            super().data_received(data)
-
-    def on_headers_complete(self) -> None:
-        self._head_bytes = -math.inf  # what follows is a body
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._head_bytes = 0
-        super().on_message_complete()
-
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (it always says the same)
-        self._refuse(*_error(400, "invalid_request", "This is no request that can be read."))
-
-    def _refuse(self, status: int, headers: Headers, body: bytes) -> None:
-        headers = [*headers, ("content-length", str(len(body))), ("connection", "close")]
+        error = sys.exc_info()[1]  # it is called where h11 has refused the request
+        hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else None
+        if hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            status, headers, body = _error(413, "payload_too_large", f"The headers pass {HEAD_MAX_BYTES:,} bytes.")
+        else:
+            status, headers, body = _error(400, "invalid_request", f"This is no request that can be read: {error}.")
+        headers += [("content-length", str(len(body))), ("connection", "close")]
         head = "".join(f"{name}: {value}\r\n" for name, value in headers)
         self.transport.write(f"HTTP/1.1 {REASONS[status]}\r\n{head}\r\n".encode() + body)
         self.transport.close()
@@ -459,7 +447,7 @@ class _Protocol(HttpToolsProtocol):
 class Server:
     """Serves a WSGI application with uvicorn, on a thread of its own and with a pool of them for the application.
 
-    Processes that `share_port` take turns at it, as far as the system has it (Linux has).
+    Processes that `share_port` get a share of its connections each, as far as the system has it (Linux has).
     """
 
     def __init__(
@@ -474,6 +462,7 @@ class Server:
                 self._serve,
                 interface="asgi3",
                 http=_Protocol,
+                h11_max_incomplete_event_size=HEAD_MAX_BYTES,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -481,14 +470,23 @@ class Server:
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=60,
-                timeout_graceful_shutdown=5,
+                timeout_graceful_shutdown=3,
             )
         )
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="gateway", daemon=True)
 
     def start(self) -> None:
-        """Begins to serve."""
+        """Begins to serve. Raises StartError."""
         self._thread.start()
+        while not self._server.started:
+            if not self.running:
+                raise StartError("The HTTP gateway did not start.")
+            time.sleep(0.002)
+
+    @property
+    def running(self) -> bool:
+        """Whether it serves."""
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         """Answers the requests under way, takes no more, and gives the port back."""
@@ -520,7 +518,7 @@ class Server:
         started: list[tuple[str, Headers]] = []
         body = b"".join(self._application(environ, lambda status, headers: started.append((status, headers))))
         ((status, headers),) = started
-        return int(status[:3]), [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers], body
+        return int(status[:3]), [(name.encode(), value.encode("latin-1")) for name, value in headers], body
 
 
 def _environ(scope: Any, body: io.BytesIO, size: int) -> Environ:
@@ -531,7 +529,7 @@ def _environ(scope: Any, body: io.BytesIO, size: int) -> Environ:
         "REQUEST_URI": scope["raw_path"].decode("latin-1"),
         "QUERY_STRING": query,
         "SERVER_PROTOCOL": f"HTTP/{scope['http_version']}",
-        "REMOTE_ADDR": scope["client"][0],
+        "REMOTE_ADDR": (scope["client"] or ("",))[0],
         "wsgi.input": body,
     }
     for raw_name, raw_value in scope["headers"]:

@@ -92,7 +92,7 @@ def _item(table: Table, key: tuple[Any, Any]) -> Any:
 
 
 def serve() -> None:
-    """Answers where the environment says, as MiniStack's `main` does, until SIGTERM. It makes its own Date headers."""
+    """Answers where the environment says, until SIGTERM. MiniStack makes its own Date headers."""
     uvicorn.run(
         app,
         host=os.environ["BIND_HOST"],

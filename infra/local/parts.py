@@ -32,7 +32,7 @@ def feeding(stack_name: str, endpoint_url: str | None, *, in_process: bool = Fal
     """Feeds every event source of a deployed stack; says which. Without an endpoint: on AWS itself."""
     aws = emulator.session(endpoint_url) if endpoint_url else boto3.Session()
     template = deployed(ROOT / "template.yaml", aws, stack_name, endpoint_url)
-    invokers = _loaded(template).__getitem__ if in_process else _deployed(template, aws, endpoint_url)
+    invokers = _loaded(template, endpoint_url).__getitem__ if in_process else _deployed(template, aws, endpoint_url)
     pumps: list[Pump] = []
     fed: list[str] = []
     with contextlib.ExitStack() as cleanup:
@@ -56,17 +56,17 @@ def _deployed(template: Template, aws: Any, endpoint_url: str | None) -> Callabl
 
 
 @contextlib.contextmanager
-def serving(stack_name: str, endpoint_url: str, port: int) -> Iterator[None]:
+def serving(stack_name: str, endpoint_url: str, port: int) -> Iterator[Server]:
     """Answers for the API with this working copy's functions, on a port that others may serve as well."""
     template = deployed(ROOT / "template.yaml", emulator.session(endpoint_url), stack_name, endpoint_url)
-    server = Server(gateway(template, _loaded(template)), HOST, port, share_port=True)
+    server = Server(gateway(template, _loaded(template, endpoint_url)), HOST, port, share_port=True)
     server.start()
     try:
-        yield
+        yield server
     finally:
         server.stop()
 
 
-def _loaded(template: Template) -> dict[str, InProcess]:
-    os.environ.update(template.environment())
+def _loaded(template: Template, endpoint_url: str | None) -> dict[str, InProcess]:
+    os.environ.update({**(emulator.aws_environment(endpoint_url) if endpoint_url else {}), **template.environment()})
     return load_functions(template)

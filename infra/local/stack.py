@@ -71,7 +71,7 @@ class Stack(StartStop):
         self._parts: list[Process] = []
         self.outputs: dict[str, str] = {}
         self.functions: dict[str, InProcess] = {}
-        self.pumps: list[Pump] = []
+        self._pumps: list[Pump] = []
         self.template: Template
         self._port: int | None = None
         self._cleanup = ExitStack()
@@ -102,13 +102,18 @@ class Stack(StartStop):
 
     @property
     def ended(self) -> Process | None:
-        """A part without which nothing is counted that ended by itself; None if all is well."""
+        """A part without which the service is none, and that ended by itself; None if all is well."""
         return next((part for part in (self.emulator.process, *self._parts) if not part.running), None)
+
+    @property
+    def pumps(self) -> list[Pump]:
+        """What reads the streams, in this process. Raises RuntimeError if another does."""
+        if self._apart:
+            raise RuntimeError("the streams are read by another process")
+        return self._pumps
 
     def wait_drained(self, timeout: float = 30.0) -> bool:
         """Waits until every change made before this call has been handed to its function and taken."""
-        if self._apart:
-            raise RuntimeError("the streams are read by another process")
         deadline = time.monotonic() + timeout
         return all(pump.wait_drained(max(0.0, deadline - time.monotonic())) for pump in self.pumps)
 
@@ -218,11 +223,11 @@ class Stack(StartStop):
             name,
             [sys.executable, "-m", "infra.local", command, *where, *options],
             self.logs / "functions.log",
-            {**environment, "PYTHONUNBUFFERED": "1"},
+            environment,
         )
         self._cleanup.callback(part.stop)
         self._parts.append(part)
-        return lambda: part.start(ready.exists)
+        return lambda: part.start(ready.exists, timeout=60)  # they all load at once, and uncompiled the first time
 
     def _load(self) -> None:
         self._set_environment(self.template.environment())
@@ -233,7 +238,7 @@ class Stack(StartStop):
     def _start_sources(self) -> None:
         for source in self.template.event_sources:
             self._cleanup.callback(
-                start_source(source, self.functions[source.function], session(self.endpoint_url), self.pumps)
+                start_source(source, self.functions[source.function], session(self.endpoint_url), self._pumps)
             )
 
     def _serve(self) -> None:
@@ -296,7 +301,7 @@ def _build_layer() -> None:
 
 def _import() -> None:
     """Loads what the functions need, so that it is there when they are loaded."""
-    for name in ("boto3", "chalice.app", "aws_lambda_powertools.utilities.data_classes", "valkey", "uvicorn"):
+    for name in ("boto3", "chalice.app", "aws_lambda_powertools.utilities.data_classes", "valkey"):
         importlib.import_module(name)
 
 

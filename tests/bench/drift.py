@@ -43,6 +43,7 @@ from tallymark.storage import keys
 ITEM_TYPE = "drift"
 WATCHED = 40  # items made wrong that get no likes, so that each of their values is known
 _BATCH = 100
+KILL_WITHIN_S = 60.0  # long enough for a piece or two: a correction comes 10 s after a look at the soonest
 
 
 @dataclass(frozen=True)
@@ -250,12 +251,13 @@ def _repair_with_kills(plan: Plan, chance: random.Random) -> int:
         while True:
             worker = subprocess.Popen([sys.executable, "-m", "tests.bench.drift", "--worker", str(state)])
             try:
-                worker.wait(chance.uniform(2.0, 12.0) if kills < plan.kills else None)
+                worker.wait(chance.uniform(2.0, KILL_WITHIN_S) if kills < plan.kills else None)
             except subprocess.TimeoutExpired:
                 worker.send_signal(signal.SIGKILL)
                 worker.wait()
                 kills += 1
-                print(f"  killed     {kills} of {plan.kills}", flush=True)
+                done = json.loads(state.read_text())["checked"] if state.exists() else 0
+                print(f"  killed     {kills} of {plan.kills}, with {done:,} items behind it", flush=True)
                 continue
             if worker.returncode:
                 raise RuntimeError(f"the reconciler ended with {worker.returncode}")

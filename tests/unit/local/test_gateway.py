@@ -335,6 +335,41 @@ def test_requests_come_through_a_real_server_and_it_stops() -> None:
         http.client.HTTPConnection("127.0.0.1", server.port, timeout=5).connect()
 
 
+def talk(client: Client, request_bytes: bytes) -> tuple[int, Any]:
+    """Status and body of what a real server answers to these bytes."""
+    server = Server(client.gateway, "127.0.0.1", 0, threads=1)
+    server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            connection.sendall(request_bytes)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            return response.status, json.loads(response.read())
+    finally:
+        server.stop()
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"Content-Length: 7\r\n", b'{"a":1}'),
+        (b"Transfer-Encoding: chunked\r\n", b'3\r\n{"a\r\n4\r\n":1}\r\n0\r\nX-User: eve\r\n\r\n'),
+        (b"Content-Length: 7\r\n" + UPGRADE, b'{"a":1}'),
+    ],
+)
+def test_a_request_arrives_whole_however_it_is_sent(head: bytes, body: bytes) -> None:
+    client = Client()
+    start = b"POST /v1/like HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nX-A: 1\r\nX-A:  2 \r\n"
+    status, _ = talk(client, start + head + b"\r\n" + body)
+    assert (status, client.called) == (200, ["Write"])
+    assert client.event["body"] == '{"a":1}'
+    assert client.event["headers"]["x-a"] == "1, 2"
+    assert "x-user" not in client.event["headers"]
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "status", "code"),
     [
@@ -347,15 +382,6 @@ def test_requests_come_through_a_real_server_and_it_stops() -> None:
 )
 def test_what_is_no_request_is_refused_in_our_form(request_bytes: bytes, status: int, code: str) -> None:
     client = Client()
-    server = Server(client.gateway, "127.0.0.1", 0, threads=1)
-    server.start()
-    try:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
-            connection.sendall(request_bytes)
-            response = http.client.HTTPResponse(connection)
-            response.begin()
-            assert response.status == status
-            assert json.loads(response.read())["error"]["code"] == code
-    finally:
-        server.stop()
+    answered, body = talk(client, request_bytes)
+    assert (answered, body["error"]["code"]) == (status, code)
     assert client.events == []
