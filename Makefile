@@ -9,6 +9,8 @@ PYTHON ?= python3
 PY := .venv/bin/python
 SAM := SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam
 # The longest first: workers take files in this order, not by their number of tests, and the short ones fill the end.
+# Compiled once and kept, whatever the shell says: most of what the tests' many processes do first.
+unexport PYTHONDONTWRITEBYTECODE
 SUITES = $(wildcard tests/integration tests/e2e tests/simulation tests/property tests/unit tests/browser)
 
 # pip only brings uv, which fills an environment in seconds. uv does not know pip's own settings (a mirror, say), so
@@ -34,7 +36,7 @@ up: .venv/.local ## Start the whole service here (ARGS="--port 8001 --parameter 
 
 .PHONY: test
 test: .venv/.dev ## Run every test; starts what it needs by itself (ARGS="-k name" passes options on)
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(SUITES) $(ARGS)
+	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(SUITES) $(ARGS)
 
 .PHONY: check
 check: .venv/.dev .venv-sam/.done .venv-checkov/.done ## Lint, types, import rules and templates
