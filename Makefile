@@ -8,9 +8,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 PY := .venv/bin/python
 SAM := SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam
-# The longest first: workers take files in this order, not by their number of tests, and the short ones fill the end.
 # Compiled once and kept, whatever the shell says: most of what the tests' many processes do first.
 unexport PYTHONDONTWRITEBYTECODE
+# The longest first: workers take files in this order, not by their number of tests, and the short ones fill the end.
 SUITES = $(wildcard tests/integration tests/e2e tests/simulation tests/property tests/unit tests/browser)
 
 # pip only brings uv, which fills an environment in seconds. uv does not know pip's own settings (a mirror, say), so
