@@ -437,11 +437,14 @@ class _Protocol(H11Protocol):
         if hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
             status, headers, body = _error(413, "payload_too_large", f"The headers pass {HEAD_MAX_BYTES:,} bytes.")
         else:
-            status, headers, body = _error(400, "invalid_request", f"This is no request that can be read: {error}.")
+            status, headers, body = _error(400, "invalid_request", "This is no HTTP request that can be read.")
         headers += [("content-length", str(len(body))), ("connection", "close")]
         head = "".join(f"{name}: {value}\r\n" for name, value in headers)
         self.transport.write(f"HTTP/1.1 {REASONS[status]}\r\n{head}\r\n".encode() + body)
         self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Says nothing: an offer of HTTP/2 may be passed over, and there are no WebSockets here to install."""
 
 
 class Server:

@@ -58,7 +58,8 @@ def require_free(port: int, what: str, option: str) -> None:
     if listening(port):
         raise StartError(
             f"Port {port} is in use, and {what} wants it. Stop what listens there "
-            f"(`lsof -i :{port}` names it; another `make up`, perhaps), or choose another port with {option}."
+            f"(`lsof -i :{port}` names it; another `make up`, perhaps), or choose another port: "
+            f'`make up ARGS="{option} {port + 1}"`.'
         )
 
 

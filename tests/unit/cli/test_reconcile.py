@@ -63,7 +63,7 @@ def item(**fields: Any) -> dict[str, Any]:
 
 def test_an_item_that_is_exact_is_said_to_be(reconciler: Reconciler) -> None:
     result = reconciler.run("--item", "post", "7", answers=[item()])
-    assert (result.exit_code, result.output) == (0, "post 7: exact, 3\n")
+    assert (result.exit_code, result.stdout) == (0, "post 7: exact, 3\n")
     assert reconciler.asked == [{"item": {"item_type": "post", "item_id": "7"}, "repair": False}]
 
 
@@ -161,8 +161,9 @@ def test_what_makes_no_sense_is_refused(reconciler: Reconciler, arguments: list[
 
 
 def test_the_running_local_stack_is_taken_unless_another_is_named(reconciler: Reconciler, tmp_path: Path) -> None:
-    reconciler.run(answers=[{}])
+    assert "asking AWS" in reconciler.run(answers=[{}]).stderr
     assert reconciler.place == ("tallymark", None)
+    assert "asking AWS" not in reconciler.run("--aws", answers=[{}]).stderr
     (tmp_path / "tallymark").mkdir()
     (tmp_path / "tallymark/local.json").write_text('{"endpoint_url": "http://127.0.0.1:4566"}')
     for arguments, place in [

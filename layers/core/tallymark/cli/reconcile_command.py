@@ -60,6 +60,8 @@ def reconcile_command(
     if repair and not (item or every):
         raise click.UsageError("say what to repair: --item ITEM_TYPE ITEM_ID, or --all")
     endpoint = None if on_aws else endpoint_url or _local_endpoint(state_folder(state_home))
+    if endpoint is None and not on_aws:
+        click.echo("No stack runs on this machine (`make up` starts one): asking AWS.", err=True)
     invoke = invoker(stack, endpoint)
     if item:
         answer = invoke(event_of(*item, repair=repair))
