@@ -221,7 +221,7 @@ def _output_to_files(folder: Path) -> Iterator[TextIO]:
 
 def _log_to(handler: logging.Handler) -> None:
     """What the stack itself says; functions have loggers of their own. Lines of one process do not tear another's."""
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     for name in ("infra", "uvicorn"):
         logging.getLogger(name).addHandler(handler)
