@@ -537,9 +537,9 @@ def _environ(scope: Any, body: io.BytesIO, size: int) -> Environ:
     }
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        key = f"HTTP_{name.upper().replace('-', '_')}"
         if "_" in name:
             continue  # else it would pass for the one with a hyphen
+        key = f"HTTP_{name.upper().replace('-', '_')}"
         if key in environ:
             value = f"{environ[key]}{'; ' if name == 'cookie' else ', '}{value}"
         environ[key] = value

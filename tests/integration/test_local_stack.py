@@ -24,6 +24,7 @@ from infra.local.mapping import DynamoDBStream, IteratorExpired, Pump, Settings,
 from infra.local.processes import StartError, free_port, listening
 from infra.local.queues import QueuePoller, QueueSettings, SQSQueue
 from infra.local.stack import Stack
+from tests.chaos.scene import processes
 
 ROOT = Path(__file__).parents[2]
 LIKE = {"user_id": "ada", "item_type": "film", "item_id": "a/b"}
@@ -223,17 +224,11 @@ def up(home: Path) -> Iterator[tuple[subprocess.Popen[str], str, dict[str, Any]]
     assert not listening(emulator_port)
 
 
-def processes() -> dict[int, tuple[int, str]]:
-    """Parent and command of every process, by id."""
-    table = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    rows = (line.split(None, 2) for line in table.splitlines())
-    return {int(pid): (int(parent), command) for pid, parent, command in rows}
-
-
 def descendants(pid: int) -> dict[int, str]:
     """The commands of the processes below one, by id."""
-    table, found = processes(), {pid: ""}
-    while more := {child: c for child, (parent, c) in table.items() if parent in found and child not in found}:
+    found = {pid: ""}
+    every = processes()
+    while more := {p.pid: p.command for p in every if p.parent in found and p.pid not in found}:
         found |= more
     return {child: command for child, command in found.items() if child != pid}
 
@@ -269,4 +264,4 @@ def test_up_counts_in_a_process_of_its_own_and_ends_when_that_is_gone(tmp_path: 
         assert process.stdout is not None
         assert "The stream pump ended by itself; " in process.stdout.read()
         assert process.wait(30) == 1
-    assert not below.keys() & processes().keys()
+    assert not below.keys() & {process.pid for process in processes()}
