@@ -1,6 +1,8 @@
-"""Options of the whole suite."""
+"""Options of the whole suite, and how it begins."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
@@ -9,3 +11,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--deployed-stack", metavar="NAME", help="run tests/e2e against this deployed stack (see tests/e2e/conftest.py)"
     )
+
+
+def pytest_configure() -> None:
+    # What a script starts with `&` ignores Ctrl-C, and so does all that it starts: tests that interrupt a command
+    # would wait for ever.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

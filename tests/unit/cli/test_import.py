@@ -221,16 +221,19 @@ def test_an_interrupted_import_says_how_to_go_on(api: FakeApi, ratings: Path, st
         return None
 
     api.fault = fault
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "tallymark.cli", "import", str(ratings), *OPTIONS, "--url", api.url],
         env={**os.environ, "XDG_STATE_HOME": str(state_home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert started.wait(30)
-    process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=30)
+    ) as process:
+        try:
+            assert started.wait(30)
+            process.send_signal(signal.SIGINT)
+            _, complaint = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode != 0
     assert "the same command goes on from there" in complaint
     assert "Traceback" not in complaint
