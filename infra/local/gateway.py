@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus, unquote_to_bytes
 
 import h11
+import httptools
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from infra.local.processes import StartError
 from infra.local.template import Route
@@ -425,26 +427,90 @@ def _body(environ: Environ) -> bytes | None:
 # --- the server ---------------------------------------------------------------------------------------------
 
 
-class _Protocol(H11Protocol):
-    """uvicorn's protocol, with its own refusals (of a request line that is none, say) in our error form.
+class _Refusals:
+    """What this server says to a request that it cannot read: an answer in our error form."""
 
-    The one in Python: the compiled one loses the body of a request that offers an upgrade, as Java's client does.
-    """
+    transport: asyncio.Transport
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (it always says the same)
-        error = sys.exc_info()[1]  # it is called where h11 has refused the request
+        """Refuses what a parser refused; both protocols of uvicorn call this."""
+        error = sys.exc_info()[1]
         hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else None
         if hint == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-            status, headers, body = _error(413, "payload_too_large", f"The headers pass {HEAD_MAX_BYTES:,} bytes.")
+            self.refuse_head()
         else:
-            status, headers, body = _error(400, "invalid_request", "This is no HTTP request that can be read.")
+            self._refuse(*_error(400, "invalid_request", "This is no HTTP request that can be read."))
+
+    def refuse_head(self) -> None:
+        """Refuses a head for its size."""
+        self._refuse(*_error(413, "payload_too_large", f"The headers pass {HEAD_MAX_BYTES:,} bytes."))
+
+    def _refuse(self, status: int, headers: Headers, body: bytes) -> None:
         headers += [("content-length", str(len(body))), ("connection", "close")]
         head = "".join(f"{name}: {value}\r\n" for name, value in headers)
         self.transport.write(f"HTTP/1.1 {REASONS[status]}\r\n{head}\r\n".encode() + body)
         self.transport.close()
 
+
+class _Upgradable(_Refusals, H11Protocol):
+    """uvicorn's protocol over a parser in Python, for connections on which an upgrade was offered."""
+
     def _unsupported_upgrade_warning(self) -> None:
         """Says nothing: an offer of HTTP/2 may be passed over, and there are no WebSockets here to install."""
+
+
+class _Protocol(_Refusals, HttpToolsProtocol):
+    """uvicorn's protocol over a compiled parser, which takes a third of the time of the one in Python.
+
+    It stops at a request that offers an upgrade, as the first of Java's client does, and would lose its body:
+    the connection then goes on with the other one. It sets no bound to a head, and takes trailers for headers.
+    """
+
+    _undone = 0  # bytes since a head or a piece of a body was complete
+
+    def data_received(self, data: bytes) -> None:
+        """Reads on."""
+        self._undone += len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._go_on_in_python(data[offer.args[0] :])
+        except httptools.HttpParserError as error:
+            self.send_400_response(str(error))
+        else:
+            if self._undone > HEAD_MAX_BYTES:
+                self.refuse_head()
+
+    def on_headers_complete(self) -> None:
+        """Begins to answer."""
+        self._undone = 0
+        super().on_headers_complete()
+        if not self.parser.should_upgrade():
+            self.headers = []  # for trailers; the request keeps the list that it has
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of the body."""
+        self._undone = 0
+        super().on_body(body)
+
+    def _should_upgrade(self) -> bool:
+        """Whether to leave a request with an offer alone."""
+        return True
+
+    def _go_on_in_python(self, rest: bytes) -> None:
+        """Hands the connection over, with the head that was read and the bytes behind it."""
+        if not (self.cycle is None or self.cycle.response_complete):  # type: ignore[redundant-expr]
+            self.cycle.keep_alive = False  # sent ahead of an answer: it is for the client to send it again
+            self.flow.pause_reading()
+            return
+        head = [f"{self.scope['method']} ".encode(), self.url, f" HTTP/{self.scope['http_version']}\r\n".encode()]
+        head += [b"%b: %b\r\n" % header for header in self.headers]
+        self.connections.discard(self)
+        protocol = _Upgradable(self.config, self.server_state, self.app_state)
+        protocol.connection_made(self.transport)
+        self.transport.set_protocol(protocol)
+        protocol.data_received(b"".join([*head, b"\r\n", rest]))
 
 
 class Server:
@@ -536,7 +602,7 @@ def _environ(scope: Any, body: io.BytesIO, size: int) -> Environ:
         "wsgi.input": body,
     }
     for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1").rstrip(" \t")
         if "_" in name:
             continue  # else it would pass for the one with a hyphen
         key = f"HTTP_{name.upper().replace('-', '_')}"

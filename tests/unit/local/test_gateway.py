@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -335,18 +336,31 @@ def test_requests_come_through_a_real_server_and_it_stops() -> None:
         http.client.HTTPConnection("127.0.0.1", server.port, timeout=5).connect()
 
 
-def talk(client: Client, request_bytes: bytes) -> tuple[int, Any]:
-    """Status and body of what a real server answers to these bytes."""
+def talk(client: Client, *pieces: bytes) -> tuple[int, Any]:
+    """Status and body of what a real server answers to these bytes; each piece arrives by itself."""
+    ((status, body),) = answers(client, *pieces)
+    return status, body
+
+
+def answers(client: Client, *pieces: bytes, wanted: int = 1) -> list[tuple[int, Any]]:
+    """So many answers on one connection; fewer where the server closes it before."""
     server = Server(client.gateway, "127.0.0.1", 0, threads=1)
     server.start()
+    seen: list[tuple[int, Any]] = []
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
-            connection.sendall(request_bytes)
-            response = http.client.HTTPResponse(connection)
-            response.begin()
-            return response.status, json.loads(response.read())
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for piece in pieces[:-1]:
+                connection.sendall(piece)
+                time.sleep(0.02)
+            connection.sendall(pieces[-1])
+            with connection.makefile("rb") as stream:
+                while len(seen) < wanted and (line := stream.readline()):
+                    headers = http.client.parse_headers(stream)
+                    seen.append((int(line.split()[1]), json.loads(stream.read(int(headers["content-length"])))))
     finally:
         server.stop()
+    return seen
 
 
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
@@ -370,11 +384,48 @@ def test_a_request_arrives_whole_however_it_is_sent(head: bytes, body: bytes) ->
     assert "x-user" not in client.event["headers"]
 
 
+LIKE = b"POST /v1/like HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 7\r\n"
+
+
+@pytest.mark.parametrize("first", [UPGRADE, b""])
+def test_a_connection_goes_on_whatever_was_offered_on_it(first: bytes) -> None:
+    client = Client()
+    request = LIKE + first + b'\r\n{"a":1}'
+    pieces = [request[:30], request[30:-4], request[-4:], LIKE + b'\r\n{"a":2}', LIKE + UPGRADE + b'\r\n{"a":3}']
+    assert [status for status, _ in answers(client, *pieces, wanted=3)] == [200, 200, 200]
+    assert [event["body"] for event in client.events] == ['{"a":1}', '{"a":2}', '{"a":3}']
+
+
+def test_requests_ahead_of_an_answer_wait_for_their_turn() -> None:
+    client = Client()
+    requests = b"".join(LIKE + b'\r\n{"a":%d}' % n for n in range(5))
+    assert [status for status, _ in answers(client, requests, wanted=5)] == [200] * 5
+    assert [event["body"] for event in client.events] == [f'{{"a":{n}}}' for n in range(5)]
+
+
+def test_an_offer_ahead_of_an_answer_is_left_to_another_connection() -> None:
+    client = Client()
+    both = LIKE + b'\r\n{"a":1}' + LIKE + UPGRADE + b'\r\n{"a":2}'
+    assert [status for status, _ in answers(client, both, wanted=2)] == [200]
+    assert [event["body"] for event in client.events] == ['{"a":1}']
+
+
+@pytest.mark.parametrize(
+    "start", [b"GET / HTTP/1.1\r\n", b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n7\r\n0\r\n"]
+)
+def test_headers_without_an_end_are_refused(start: bytes) -> None:
+    client = Client()
+    status, body = talk(client, start, *[b"X-A: " + b"a" * 30_000 + b"\r\n"] * 3)
+    assert (status, body["error"]["code"]) == (413, "payload_too_large")
+    assert client.events == []
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "status", "code"),
     [
         (b"NONSENSE\r\n\r\n", 400, "invalid_request"),
         (b"GET /caf\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n", 400, "invalid_request"),
+        (b"GET http://a HTTP/1.1\r\nHost: a\r\n\r\n", 400, "invalid_request"),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400, "invalid_request"),
         (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 400, "invalid_request"),
         (b"GET / HTTP/1.1\r\nHost: " + b"a" * 300_000 + b"\r\n\r\n", 413, "payload_too_large"),
