@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8000
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NO_CACHE = "Valkey ended by itself. Likes and counts go on without it, as /health says; `make up` anew brings it back."
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".tallymark"
@@ -138,7 +139,11 @@ def _serve(stack: Stack, terminal: TextIO, started: float) -> int:
 
 def _watch(stack: Stack, terminal: TextIO) -> int:
     """Waits for Ctrl-C, which ends it by KeyboardInterrupt; returns only when a part has ended by itself."""
+    cached = True
     while not (gone := stack.ended):
+        if cached and not stack.cache.running:
+            cached = False
+            print(f"{NO_CACHE} {stack.cache.log} may say why.", file=terminal, flush=True)
         time.sleep(1)
     print(f"\n{gone.name} ended by itself; {gone.log} may say why.", file=terminal)
     return 1

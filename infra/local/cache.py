@@ -32,6 +32,11 @@ class Cache(StartStop):
         self._process = Process("Valkey", [str(get_binary_path()), *arguments], log, dict(os.environ))
 
     @property
+    def log(self) -> Path:
+        """What it says."""
+        return self._process.log
+
+    @property
     def url(self) -> str:
         """Where it answers, as the functions' CACHE_URL has it."""
         return f"valkey://{HOST}:{self.port}"

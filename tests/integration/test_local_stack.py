@@ -251,6 +251,19 @@ def test_up_says_where_things_are_and_stops_on_ctrl_c(tmp_path: Path) -> None:
     assert "Traceback" not in said + rest
 
 
+def test_up_says_when_the_cache_is_gone_and_goes_on(tmp_path: Path) -> None:
+    with up(tmp_path) as (process, _, announced):
+        (valkey,) = (
+            child for child, what in descendants(process.pid).items() if "valkey" in what and "guard.py" not in what
+        )
+        os.kill(valkey, signal.SIGKILL)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Valkey ended by itself.")
+        like = {"user_id": "ada", "item_type": "film", "item_id": "1"}
+        assert httpx.post(f"{announced['url']}/v1/like", json=like).json()["changed"] is True
+        assert httpx.get(f"{announced['url']}/health").json()["status"] == "degraded"
+
+
 def test_up_counts_in_a_process_of_its_own_and_ends_when_that_is_gone(tmp_path: Path) -> None:
     with up(tmp_path) as (process, _, announced):
         like = {"user_id": "ada", "item_type": "film", "item_id": "1"}
