@@ -47,6 +47,7 @@ TEXT_TYPES = frozenset({"application/json", "application/xml", "application/java
 BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 ALL_METHODS = "DELETE,GET,HEAD,OPTIONS,PATCH,POST,PUT"
+NO_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 REASONS = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 Environ = dict[str, Any]
@@ -350,8 +351,10 @@ class Gateway:
                 # What a function says about CORS is ignored where the API has a configuration.
                 headers = [header for header in headers if not header[0].startswith("access-control-")]
                 headers += self._cors.headers(origin)
-        if status != 204:
-            headers = [header for header in headers if header[0] != "content-length"]
+        headers = [header for header in headers if header[0] != "content-length"]
+        if status in NO_BODY:
+            body = b""
+        else:
             headers.append(("content-length", str(len(body))))
         start_response(REASONS.get(status, f"{status} Unknown"), headers)
         return [body] if environ["REQUEST_METHOD"] != "HEAD" else []
@@ -460,27 +463,52 @@ class _Upgradable(_Refusals, H11Protocol):
 
 
 class _Protocol(_Refusals, HttpToolsProtocol):
-    """uvicorn's protocol over a compiled parser, which takes a third of the time of the one in Python.
+    """uvicorn's protocol over a compiled parser, which reads a request in a fifth of the time of the one in Python.
 
     It stops at a request that offers an upgrade, as the first of Java's client does, and would lose its body:
     the connection then goes on with the other one. It sets no bound to a head, and takes trailers for headers.
+    There is one request at a time: with the answer to it ends a connection on which more was sent ahead, and the
+    client sends that again (RFC 9112, "Pipelining").
     """
 
     _undone = 0  # bytes since a head or a piece of a body was complete
 
     def data_received(self, data: bytes) -> None:
         """Reads on."""
-        self._undone += len(data)
         self._unset_keepalive_if_required()
+        if self._answering:
+            self.cycle.keep_alive = False
+            return
+        self._undone += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             self._go_on_in_python(data[offer.args[0] :])
         except httptools.HttpParserError as error:
-            self.send_400_response(str(error))
+            if self._answering:
+                self.cycle.keep_alive = False
+            else:
+                self.send_400_response(str(error))
         else:
             if self._undone > HEAD_MAX_BYTES:
                 self.refuse_head()
+
+    @property
+    def _answering(self) -> bool:
+        """Whether a whole request is there and its answer is not."""
+        if self.cycle is None:
+            return False
+        return not (self.cycle.more_body or self.cycle.response_complete)
+
+    def on_message_begin(self) -> None:
+        """Begins a request."""
+        if self._answering:
+            raise BlockingIOError("ahead of an answer")  # ends the parser's work on these bytes
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header; the parser leaves blanks behind it."""
+        super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """Begins to answer."""
@@ -494,21 +522,25 @@ class _Protocol(_Refusals, HttpToolsProtocol):
         self._undone = 0
         super().on_body(body)
 
+    def on_message_complete(self) -> None:
+        """Ends a request."""
+        super().on_message_complete()
+        if not (self.parser.should_upgrade() or self.parser.should_keep_alive()):
+            self.cycle.keep_alive = False  # a trailer may say so as well
+
     def _should_upgrade(self) -> bool:
         """Whether to leave a request with an offer alone."""
         return True
 
     def _go_on_in_python(self, rest: bytes) -> None:
         """Hands the connection over, with the head that was read and the bytes behind it."""
-        if not (self.cycle is None or self.cycle.response_complete):  # type: ignore[redundant-expr]
-            self.cycle.keep_alive = False  # sent ahead of an answer: it is for the client to send it again
-            self.flow.pause_reading()
-            return
         head = [f"{self.scope['method']} ".encode(), self.url, f" HTTP/{self.scope['http_version']}\r\n".encode()]
         head += [b"%b: %b\r\n" % header for header in self.headers]
         self.connections.discard(self)
         protocol = _Upgradable(self.config, self.server_state, self.app_state)
         protocol.connection_made(self.transport)
+        if self.flow.write_paused:
+            protocol.pause_writing()
         self.transport.set_protocol(protocol)
         protocol.data_received(b"".join([*head, b"\r\n", rest]))
 
@@ -602,7 +634,7 @@ def _environ(scope: Any, body: io.BytesIO, size: int) -> Environ:
         "wsgi.input": body,
     }
     for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1").rstrip(" \t")
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         if "_" in name:
             continue  # else it would pass for the one with a hyphen
         key = f"HTTP_{name.upper().replace('-', '_')}"

@@ -8,8 +8,9 @@ import io
 import json
 import socket
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -48,7 +49,8 @@ class Answer:
 class Client:
     """Sends requests to a gateway whose functions all answer alike and note what they were called with."""
 
-    def __init__(self, answer: Any = None, cors: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, answer: Any = None, cors: Mapping[str, Any] | None = None, delay: float = 0) -> None:
+        self.delay = delay
         self.answer = answer if answer is not None else {"statusCode": 200, "body": "{}"}
         self.events: list[dict[str, Any]] = []
         self.called: list[str] = []
@@ -59,6 +61,7 @@ class Client:
         def handle(event: dict[str, Any], _: Any) -> Any:
             self.called.append(name)
             self.events.append(event)
+            time.sleep(self.delay)
             if isinstance(self.answer, Exception):
                 raise self.answer
             return self.answer
@@ -243,6 +246,13 @@ def test_a_body_in_base64_is_decoded() -> None:
     assert answer.send("GET", "/").body == b"\x00\x01"
 
 
+@pytest.mark.parametrize("status", [204, 304])
+def test_what_has_no_body_by_its_status_has_none(status: int) -> None:
+    answer = Client({"statusCode": status, "headers": {"Content-Length": "5"}, "body": "hello"}).send("GET", "/")
+    assert (answer.status, answer.body) == (status, b"")
+    assert "content-length" not in answer.headers
+
+
 def test_an_answer_without_a_status_is_the_body() -> None:
     answer = Client({"x": 1}).send("GET", "/")
     assert (answer.status, answer.json, answer.headers["content-type"]) == (200, {"x": 1}, "application/json")
@@ -343,24 +353,36 @@ def talk(client: Client, *pieces: bytes) -> tuple[int, Any]:
 
 
 def answers(client: Client, *pieces: bytes, wanted: int = 1) -> list[tuple[int, Any]]:
-    """So many answers on one connection; fewer where the server closes it before."""
+    """So many answers on one connection, read once all is sent; fewer where the server closes it before."""
+    with conversation(client) as (connection, stream):
+        for piece in pieces[:-1]:
+            connection.sendall(piece)
+            time.sleep(0.02)
+        connection.sendall(pieces[-1])
+        return [answer for _ in range(wanted) if (answer := read_answer(stream))]
+
+
+@contextmanager
+def conversation(client: Client) -> Iterator[tuple[socket.socket, BinaryIO]]:
+    """A connection to a real server before this client's gateway, and what comes back on it."""
     server = Server(client.gateway, "127.0.0.1", 0, threads=1)
     server.start()
-    seen: list[tuple[int, Any]] = []
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for piece in pieces[:-1]:
-                connection.sendall(piece)
-                time.sleep(0.02)
-            connection.sendall(pieces[-1])
             with connection.makefile("rb") as stream:
-                while len(seen) < wanted and (line := stream.readline()):
-                    headers = http.client.parse_headers(stream)
-                    seen.append((int(line.split()[1]), json.loads(stream.read(int(headers["content-length"])))))
+                yield connection, stream
     finally:
         server.stop()
-    return seen
+
+
+def read_answer(stream: BinaryIO) -> tuple[int, Any] | None:
+    """The next status and body; None where the connection has ended."""
+    line = stream.readline()
+    if not line:
+        return None
+    headers = http.client.parse_headers(stream)
+    return int(line.split()[1]), json.loads(stream.read(int(headers["content-length"])))
 
 
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
@@ -387,27 +409,65 @@ def test_a_request_arrives_whole_however_it_is_sent(head: bytes, body: bytes) ->
 LIKE = b"POST /v1/like HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 7\r\n"
 
 
+def like(n: int, more: bytes = b"") -> bytes:
+    """A whole request, told from others by its body."""
+    return LIKE + more + b'\r\n{"a":%d}' % n
+
+
 @pytest.mark.parametrize("first", [UPGRADE, b""])
 def test_a_connection_goes_on_whatever_was_offered_on_it(first: bytes) -> None:
     client = Client()
     request = LIKE + first + b'\r\n{"a":1}'
-    pieces = [request[:30], request[30:-4], request[-4:], LIKE + b'\r\n{"a":2}', LIKE + UPGRADE + b'\r\n{"a":3}']
-    assert [status for status, _ in answers(client, *pieces, wanted=3)] == [200, 200, 200]
-    assert [event["body"] for event in client.events] == ['{"a":1}', '{"a":2}', '{"a":3}']
+    with conversation(client) as (connection, stream):
+        for pieces in ([request[:30], request[30:-4], request[-4:]], [like(2)], [like(3, UPGRADE)], [like(4)]):
+            for piece in pieces:
+                connection.sendall(piece)
+                time.sleep(0.01)
+            answer = read_answer(stream)
+            assert answer is not None
+            assert answer[0] == 200
+    assert [event["body"] for event in client.events] == [f'{{"a":{n}}}' for n in (1, 2, 3, 4)]
 
 
-def test_requests_ahead_of_an_answer_wait_for_their_turn() -> None:
-    client = Client()
-    requests = b"".join(LIKE + b'\r\n{"a":%d}' % n for n in range(5))
-    assert [status for status, _ in answers(client, requests, wanted=5)] == [200] * 5
-    assert [event["body"] for event in client.events] == [f'{{"a":{n}}}' for n in range(5)]
+AHEAD = [
+    [like(1) + like(2)],
+    [like(1), like(2)],
+    [like(1) + like(2, UPGRADE)],
+    [like(1) + like(2, UPGRADE)[:-7], b'{"a":2}'],
+    [like(1) + like(2, UPGRADE)[:-7], b"GET /evil HTTP/1.1\r\n\r\n"],
+    [like(1), b"GET / HTTP/1.1\r\nX-A: " + b"a" * 40_000, b"a" * 40_000],
+    [like(1) + b"NONSENSE\r\n\r\n"],
+    [like(1), b"{}{}\r\n\r\n"],
+]
 
 
-def test_an_offer_ahead_of_an_answer_is_left_to_another_connection() -> None:
-    client = Client()
-    both = LIKE + b'\r\n{"a":1}' + LIKE + UPGRADE + b'\r\n{"a":2}'
-    assert [status for status, _ in answers(client, both, wanted=2)] == [200]
+@pytest.mark.parametrize("pieces", AHEAD)
+def test_with_an_answer_ends_a_connection_on_which_more_was_sent_ahead(pieces: list[bytes]) -> None:
+    client = Client(delay=0.2)
+    assert [status for status, _ in answers(client, *pieces, wanted=2)] == [200]
     assert [event["body"] for event in client.events] == ['{"a":1}']
+
+
+@pytest.mark.parametrize("offer", [UPGRADE, b""])
+def test_a_client_that_does_not_read_is_not_answered_into_memory(offer: bytes) -> None:
+    client = Client({"statusCode": 200, "body": json.dumps("x" * 8_000_000)})
+    with conversation(client) as (connection, stream):
+        for n in range(1, 6):
+            connection.sendall(like(n, offer if n > 1 else b""))
+            time.sleep(0.1)
+        assert [event["body"] for event in client.events] == ['{"a":1}', '{"a":2}']
+        assert [answer[0] for _ in range(2) if (answer := read_answer(stream))] == [200, 200]
+
+
+def test_a_trailer_may_close_the_connection() -> None:
+    client = Client()
+    chunked = (
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nConnection: close\r\n\r\n"
+    )
+    with conversation(client) as (connection, stream):
+        connection.sendall(chunked)
+        assert read_answer(stream) is not None
+        assert read_answer(stream) is None
 
 
 @pytest.mark.parametrize(
