@@ -59,7 +59,7 @@ setup: .venv/.dev .venv-sam/.done .venv-checkov/.done ## Make all environments, 
 .PHONY: build
 build: .venv/.local .venv-sam/.done ## Build functions and layer with SAM
 	@find functions layers -name __pycache__ -prune -exec rm -rf {} +
-	PIP="$(CURDIR)/.venv/bin/uv pip" UV_PYTHON="$(CURDIR)/$(PY)" $(SAM) build
+	PIP='"$(CURDIR)/.venv/bin/uv" pip' UV_PYTHON="$(CURDIR)/$(PY)" $(SAM) build
 
 .PHONY: deploy-local
 deploy-local: build ## Deploy with SAM to the emulator that `make up` started

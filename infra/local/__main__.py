@@ -143,9 +143,9 @@ def _watch(stack: Stack, terminal: TextIO) -> int:
     while not (gone := stack.ended):
         if cached and not stack.cache.running:
             cached = False
-            print(f"{NO_CACHE} {stack.cache.log} may say why.", file=terminal, flush=True)
+            print(f"{NO_CACHE} {_shown(stack.cache.log)} may say why.", file=terminal, flush=True)
         time.sleep(1)
-    print(f"\n{gone.name} ended by itself; {gone.log} may say why.", file=terminal)
+    print(f"\n{gone.name} ended by itself; {_shown(gone.log)} may say why.", file=terminal)
     return 1
 
 

@@ -105,12 +105,11 @@ def _layer_inputs(root: Path) -> list[Path]:
 
 def _make_layer(root: Path, target: Path) -> None:
     uv = Path(sys.executable).with_name("uv")
-    # Folders may have spaces in their names, which make's own functions for paths do not survive.
     pip = f"{shlex.quote(str(uv))} pip" if uv.exists() else f"{shlex.quote(sys.executable)} -m pip"
     core = root / "layers/core"
-    command = ["make", "-s", "-C", str(core), "build-CoreLayer", f"ARTIFACTS_DIR={target}", f"HERE={core}/"]
+    command = ["make", "-s", "-C", str(core), "build-CoreLayer", f"ARTIFACTS_DIR={target}", f"PIP={pip}"]
     done = subprocess.run(  # noqa: S603 (our own Makefile)
-        [*command, f"PIP={pip}"],
+        command,
         env={**os.environ, "UV_PYTHON": sys.executable},
         capture_output=True,
         text=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -70,8 +71,11 @@ def test_it_holds_our_package_without_the_command_line(layer: Path) -> None:
     assert not list(layer.rglob("*.so")), "one layer for every processor"
 
 
-def test_it_is_built_to_the_same_bytes(tmp_path: Path) -> None:
-    again = build_layer(cache=tmp_path)
+def test_it_is_built_to_the_same_bytes_wherever_the_project_lies(tmp_path: Path) -> None:
+    root = tmp_path / "a folder's name"
+    for name in ("layers/core", "requirements"):
+        shutil.copytree(ROOT / name, root / name)
+    again = build_layer(root, cache=tmp_path / "built here")
     assert again.read_bytes() == build_layer().read_bytes()
 
 
