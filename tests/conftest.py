@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -18,3 +19,9 @@ def pytest_configure() -> None:
     # would wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    # What was loaded stays until the end; the collector looking through it again and again took a tenth of the time.
+    gc.collect()
+    gc.freeze()
