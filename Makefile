@@ -123,7 +123,7 @@ drift: .venv/.dev ## Make 1,000 of 10,000 counts wrong beside live traffic; the 
 
 .PHONY: fuzz
 fuzz: .venv/.dev ## Make 20,000 random requests; every answer is what the document and a dictionary say
-	@TALLYMARK_FUZZ=thorough $(PY) -m pytest tests/e2e/test_fuzz.py tests/e2e/test_model.py $(ARGS)
+	@TALLYMARK_FUZZ=thorough $(PY) -m pytest -n 2 tests/e2e/test_fuzz.py tests/e2e/test_model.py $(ARGS)
 
 .PHONY: mutants
 mutants: .venv/.dev ## Take away one defence at a time; fails where no test notices (ARGS="row-condition")

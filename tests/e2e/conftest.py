@@ -164,9 +164,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"{made.total():,} generated requests of {REQUESTS_WANTED:,} wanted ({parts})")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Of several processes (`-n`), the one that started them adds up."""
+    node.config.stash.setdefault(REQUESTS, Counter()).update(getattr(node, "workeroutput", {}).get("requests_made", {}))
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A thorough run that was not thorough fails."""
     made = session.config.stash.get(REQUESTS, Counter())
+    if (said := getattr(session.config, "workeroutput", None)) is not None:
+        said["requests_made"] = dict(made)
+        return
     if THOROUGH and exitstatus == pytest.ExitCode.OK and made.total() < REQUESTS_WANTED:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
