@@ -143,6 +143,7 @@ lock: .venv/.dev ## Lock the newest allowed versions again, with their hashes
 .PHONY: clean
 clean: ## Remove everything that these commands made
 	rm -rf .venv .venv-sam .venv-checkov .aws-sam .tallymark .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find functions infra layers tests -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/.made: requirements/uv.txt
 	@echo "Making .venv with $$($(PYTHON) --version)"

@@ -297,6 +297,18 @@ def test_a_body_that_is_no_json_object_is_refused(service: Service, method: str,
     assert service.call(method, path, body=body).error == (400, "invalid_request", None)
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"\xff{}", "the body is not UTF-8"),
+        ("[" * 100_000, "the body is nested too deeply"),
+        ("{", "the body is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+    ],
+)
+def test_a_refused_body_is_told_what_is_wrong(service: Service, body: Any, message: str) -> None:
+    assert service.call("POST", "/v1/like", body=body).json["error"]["message"] == message
+
+
 @pytest.mark.parametrize("depth", [10, 900, 5_000, 60_000])
 def test_deep_nesting_in_a_field_that_nobody_reads_is_no_failure(service: Service, depth: int) -> None:
     body = json.dumps(LIKE)[:-1] + ', "unknown": ' + "[" * depth + "]" * depth + "}"

@@ -122,6 +122,31 @@ def test_bad_rows_are_reported_by_line_and_the_rest_goes_on(tallymark: Command, 
     assert summary(result)["rejected"] == 5
 
 
+@pytest.mark.parametrize(
+    ("lines", "liked", "rejected"),
+    [
+        (["1,1,a", '2,2,"open', *(f"{n},{n},t" for n in range(3, 501))], 1, "lines 3 to 501 were read as one row"),
+        (["1,1,a", '2,"2', "3,3,t"], 1, "lines 3 to 4 were read as one row"),
+        (["1,1,a", '2,2,"open', '3,3,"closed"', "4,4,t"], 2, "lines 3 to 4 were read as one row"),
+        (["1,1,a", '2,2,"two\nlines"', '3,3,"a ""quoted"" word"'], 3, ""),
+    ],
+)
+def test_a_quote_that_is_left_open_takes_no_row_in_silence(
+    tallymark: Command, api: FakeApi, tmp_path: Path, lines: list[str], liked: int, rejected: str
+) -> None:
+    result = tallymark("import", write(tmp_path, "likes.csv", "user,item,title", *lines), *OPTIONS)
+    assert (len(api.likes), result.exit_code) == (liked, int(bool(rejected)))
+    assert rejected in result.stderr
+
+
+def test_a_file_in_another_encoding_is_named_as_that(tallymark: Command, api: FakeApi, tmp_path: Path) -> None:
+    file = tmp_path / "likes.csv"
+    file.write_bytes("user,item\ncaf\xe9,1\nann,2\n".encode("latin-1"))
+    result = tallymark("import", str(file), *OPTIONS)
+    assert (result.exit_code, len(api.likes)) == (1, 1)
+    assert "line 2: invalid_row: is not UTF-8" in result.stderr
+
+
 def test_ten_bad_rows_are_shown_and_all_written(tallymark: Command, tmp_path: Path) -> None:
     file = write(tmp_path, "likes.csv", "user,item", *(f"u,{'x' * 300}{item}" for item in range(250)))
     rejects = tmp_path / "rejects.jsonl"
@@ -282,8 +307,8 @@ def test_json_lines_keep_what_numbers_and_reactions_are(tallymark: Command, api:
 
 def test_standard_input_is_read(tallymark: Command, api: FakeApi) -> None:
     result = tallymark("import", "-", "--format", "csv", *OPTIONS, stdin=b"\xef\xbb\xbfuser,item\r\nu,\xff\r\nv,2\r\n")
-    assert result.exit_code == 0, result.output
-    assert ("v", "film", "2", "like") in api.likes
+    assert result.exit_code == 1, result.output
+    assert set(api.likes) == {("v", "film", "2", "like")}
 
 
 def test_a_dry_run_sends_nothing_and_needs_no_api(tallymark: Command, api: FakeApi, ratings: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
@@ -14,6 +15,8 @@ from tallymark.cli.times import TimeError, rfc3339_of
 from tallymark.cli.values import text_of
 
 Row = Mapping[str, object]
+
+_UNDECODED = re.compile("[\udc80-\udcff]")  # what `surrogateescape` makes of bytes that are no UTF-8
 
 
 class ColumnError(ValueError):
@@ -68,7 +71,7 @@ class Columns:
 
 def read_csv(lines: Iterable[str], delimiter: str, wanted: Sequence[str]) -> Iterator[Record | Reject]:
     """The rows below the header but blank lines; raises ColumnError when the header lacks a wanted column."""
-    reader = csv.reader(lines, delimiter=delimiter)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)  # else a quote left open takes the rest in silence
     try:
         header = next(reader)
     except (StopIteration, csv.Error) as error:
@@ -79,15 +82,23 @@ def read_csv(lines: Iterable[str], delimiter: str, wanted: Sequence[str]) -> Ite
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            yield Reject(line, "invalid_row", f"is no CSV: {error}")
+            yield Reject(line, "invalid_row", f"is no CSV: {error}{_stretch(line, reader.line_num)}")
             continue
         if cells is None:
             return
         if len(cells) == len(header):
             yield Record(line, dict(zip(header, cells, strict=True)))
         elif cells:
-            fault = f"has {len(cells)} columns where the header has {len(header)}"
+            columns = f"has {len(cells)} columns where the header has {len(header)}"
+            fault = f"{columns}{_stretch(line, reader.line_num)}"
             yield Reject(line, "invalid_row", fault, row=dict(zip(header, cells, strict=False)))
+
+
+def _stretch(first: int, last: int) -> str:
+    """What to say of a bad row that is several lines: most often nobody meant it to be."""
+    if last <= first:
+        return ""
+    return f"; lines {first} to {last} were read as one row, since a quote opens there, and none of them is imported"
 
 
 def _check_header(header: Sequence[str], wanted: Sequence[str]) -> None:
@@ -132,6 +143,7 @@ def operation_of(record: Record, columns: Columns) -> Operation | Reject:
     """The like that a row asks for. Only absence is seen here; what makes an id valid, the API says."""
     try:
         body = _body(record.row, columns)
+        _check_text(body)
     except _FieldError as error:
         return Reject(record.line, "invalid_row", str(error), error.field, record.row)
     return Operation(record.line, normalize("NFC", str(body["user_id"])), body, record.row)
@@ -159,6 +171,12 @@ def _body(row: Row, columns: Columns) -> dict[str, object]:
     if columns.time is not None:
         body["liked_at"] = _time(row, columns.time, columns.time_form)
     return body
+
+
+def _check_text(body: Mapping[str, object]) -> None:
+    for field, value in body.items():
+        if isinstance(value, str) and not value.isascii() and _UNDECODED.search(value):
+            raise _FieldError(field, "is not UTF-8, in which the file must be saved")
 
 
 def _id(row: Row, column: str, field: str) -> str | int:

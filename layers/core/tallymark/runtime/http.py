@@ -103,7 +103,11 @@ class Call:
         try:
             text = self._raw_body if isinstance(self._raw_body, str) else self._raw_body.decode()
             fields = json.loads(text, parse_int=_parse_whole, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
+        except UnicodeDecodeError as error:
+            raise InvalidRequest("the body is not UTF-8") from error
+        except RecursionError as error:
+            raise InvalidRequest("the body is nested too deeply") from error
+        except ValueError as error:
             raise InvalidRequest(f"the body is not JSON: {error}"[:300]) from error
         if not isinstance(fields, dict):
             raise InvalidRequest("the body must be a JSON object")
