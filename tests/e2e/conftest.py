@@ -171,7 +171,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A thorough run that was not thorough fails."""
+    """A thorough run that was not thorough fails; one of its processes only says what it made."""
     made = session.config.stash.get(REQUESTS, Counter())
     if (said := getattr(session.config, "workeroutput", None)) is not None:
         said["requests_made"] = dict(made)

@@ -233,6 +233,12 @@ def descendants(pid: int) -> dict[int, str]:
     return {child: command for child, command in found.items() if child != pid}
 
 
+def kill(commands: dict[int, str], mark: str) -> None:
+    """Ends the one process with this in its command, its guard apart, as a fault would."""
+    (found,) = (pid for pid, command in commands.items() if mark in command and "guard.py" not in command)
+    os.kill(found, signal.SIGKILL)
+
+
 def test_up_says_where_things_are_and_stops_on_ctrl_c(tmp_path: Path) -> None:
     with up(tmp_path) as (process, said, announced):
         local = tmp_path / "tallymark" / "local.json"
@@ -253,10 +259,7 @@ def test_up_says_where_things_are_and_stops_on_ctrl_c(tmp_path: Path) -> None:
 
 def test_up_says_when_the_cache_is_gone_and_goes_on(tmp_path: Path) -> None:
     with up(tmp_path) as (process, _, announced):
-        (valkey,) = (
-            child for child, what in descendants(process.pid).items() if "valkey" in what and "guard.py" not in what
-        )
-        os.kill(valkey, signal.SIGKILL)
+        kill(descendants(process.pid), "valkey-server")
         assert process.stdout is not None
         assert process.stdout.readline().startswith("Valkey ended by itself.")
         like = {"user_id": "ada", "item_type": "film", "item_id": "1"}
@@ -272,8 +275,7 @@ def test_up_counts_in_a_process_of_its_own_and_ends_when_that_is_gone(tmp_path: 
         url = f"{announced['url']}/v1/count"
         assert eventually(lambda: httpx.get(url, params=query).json()["count"] == 1, timeout=5)
         below = descendants(process.pid)
-        (pump,) = (child for child, what in below.items() if "infra.local pump" in what and "guard.py" not in what)
-        os.kill(pump, signal.SIGKILL)
+        kill(below, "infra.local pump")
         assert process.stdout is not None
         assert "The stream pump ended by itself; " in process.stdout.read()
         assert process.wait(30) == 1

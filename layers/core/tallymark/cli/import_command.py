@@ -193,7 +193,7 @@ def _columns(
 
 @contextlib.contextmanager
 def _opened(file: Path, layout: _Layout, selection: Selection) -> Iterator[_Input]:
-    """The file's rows. Bytes that are no UTF-8 pass as lone surrogates, which the API refuses row by row."""
+    """The file's rows. Bytes that are no UTF-8 pass as lone surrogates, so that only their rows are refused."""
     piped = str(file) == "-"
     raw = sys.stdin.buffer if piped else file.open("rb")
     with io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:

@@ -140,7 +140,7 @@ def matches(record: Record, conditions: Iterable[Condition]) -> bool | Reject:
 
 
 def operation_of(record: Record, columns: Columns) -> Operation | Reject:
-    """The like that a row asks for. Only absence is seen here; what makes an id valid, the API says."""
+    """The like that a row asks for. Absence and encoding are seen here; what makes an id valid, the API says."""
     try:
         body = _body(record.row, columns)
         _check_text(body)
